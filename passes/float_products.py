@@ -1,4 +1,4 @@
-"""Rewrite float matmuls and convolutions: weights of 4 or 8 bits that kernels read compressed, and the precision.
+"""Rewrite float matmuls and convolutions: weights of at most 8 bits that kernels read compressed, and the precision.
 
 Exporters write a reshape, a transpose or a cast between the dequantize of weights and the matmul. Rewrites move the
 dequantize next to the matmul. Weights that share a scale form a group. If the last group is shorter than the others, it
@@ -11,8 +11,7 @@ import numpy as np
 
 from graphq.dtypes import bf16, f16, f32, s8, u8
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.matmul_compressed.family import FINEST
-from graphq.kernels.matmul_compressed.pack import BITS
+from graphq.kernels.matmul_compressed.pack import CODES, finest
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fold_scales import constant_array
 from graphq.passes.simplify_moves import transpose_order
@@ -202,7 +201,7 @@ class PadWeights(Rewrite):
     """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along k
 
     k is the summed axis. Kernels with float activations read compressed weights only if the group size along k is a
-    multiple of FINEST and divides k. Zeros at the end of a sum change nothing in kernels
+    multiple of `finest` and divides k. Zeros at the end of a sum change nothing in kernels
     (`kernels.numbers.float_sums`). The reference's sums may change, because NumPy chooses their order by their length.
     A cast may follow the dequantize.
     """
@@ -219,12 +218,12 @@ class PadWeights(Rewrite):
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The weights must be a matrix of 4 or 8 bits. The padding, once dequantized, must be finite."""
+        """The weights must be a matrix that kernels read compressed. The padding, once dequantized, must be finite."""
         if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
             return ""
         node = _weights(match)
         w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
-        if w.dtype.name not in BITS or len(w.type.dims) != 2 or 0 in w.type.dims or \
+        if w.dtype.name not in CODES or len(w.type.dims) != 2 or 0 in w.type.dims or \
                 any(v.data is None for v in node.operands) or not x.shape or not node.attrs.get("block_size", 1):
             return ""
         if _padded(node, along) is None:
@@ -252,12 +251,12 @@ class PadWeights(Rewrite):
 
 def _padded(node: Node, along: int) -> tuple[int, ...] | None:
     """The weights' group shape after padding along axis `along`; None if padding is not needed or does not help."""
-    dims, groups = next(node.operands).type.dims, list(_groups(node))
+    dims, groups, rows = next(node.operands).type.dims, list(_groups(node)), finest(next(node.operands).dtype.name)
     if any(d % size for k, (d, size) in enumerate(zip(dims, groups, strict=True)) if k != along):
         return None
     if groups[along] >= dims[along]:
-        groups[along] = -(-dims[along] // FINEST) * FINEST
-    return None if dims[along] % groups[along] == 0 or groups[along] % FINEST else tuple(groups)
+        groups[along] = -(-dims[along] // rows) * rows
+    return None if dims[along] % groups[along] == 0 or groups[along] % rows else tuple(groups)
 
 
 def uncast(w: Value) -> Value:
@@ -266,12 +265,13 @@ def uncast(w: Value) -> Value:
 
 
 def stays_compressed(w: Value, transposed: bool) -> bool:
-    """Whether kernels read `w` compressed: a dequantized constant whose group size along k is a multiple of FINEST."""
+    """Whether kernels read `w` compressed: a dequantized constant whose groups fit (see `finest`)."""
     node = w.node
     if node is None or node.op.name != "dynamic_dequantize" or any(v.data is None for v in node.operands):
         return False
     source, groups = next(node.operands), _groups(node)
-    return source.dtype.name in BITS and len(groups) == 2 and groups[1 if transposed else 0] % FINEST == 0
+    return source.dtype.name in CODES and len(groups) == 2 and \
+        groups[1 if transposed else 0] % finest(source.dtype.name) == 0
 
 
 def _weights(match: Match) -> Node:
@@ -346,8 +346,8 @@ class WidenProducts(OfProducts):
 
     The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
     once. The casts fuse with neighboring operations, and constants are cast at compile time. The rewrite applies to
-    layers with MIN_ROWS rows or more, and to all matmuls with weights of 4 or 8 bits, because only f32 kernels read
-    them.
+    layers with MIN_ROWS rows or more, and to all matmuls with weights of at most 8 bits, because only f32 kernels
+    read them.
     """
 
     def check(self, x: Value, w: Value, bias: Value | None, match: Match) -> str | None:
@@ -385,7 +385,7 @@ class RoundProducts(OfProducts):
 
     The anchor is a matmul or a convolution. bf16 has 8 significant bits, so products are exact in f32; they are added
     in f32 as before. The rounding of the operands moves a sum by up to 2^-8 of the sum of the products' magnitudes.
-    Weights of 4 or 8 bits stay compressed.
+    Weights of at most 8 bits stay compressed.
     """
 
     tolerance = 2.0**-5

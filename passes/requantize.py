@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from graphq.dtypes import DType, f32, s4, s8, s16, u4, u8, u16
+from graphq.dtypes import DType, f32, s2, s4, s8, s16, u2, u4, u8, u16
 from graphq.ir import Graph, Node, Value
 from graphq.ops.pool import max_pool
 from graphq.ops.quant import dequantize, quantize
@@ -25,8 +25,8 @@ The product of a scale in this range and a difference of two 16-bit integers is 
 MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 """Operations that integer kernels can compute if their operands are dequantized."""
 
-WIDER = {s4: s8, u4: u8}
-"""The 8-bit type for each 4-bit type: integers are converted if no kernel reads 4 bits."""
+WIDER = {s4: s8, u4: u8, s2: s8, u2: u8}
+"""The 8-bit type for each narrower type: integers are converted if no kernel reads fewer bits."""
 
 
 def positive_axis(graph: Graph) -> int:
@@ -138,7 +138,7 @@ def _axes(match: Match) -> list[tuple[int, int]]:
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) with constant scales and zero points -> dequantize(x), for s8 and u8
 
-    Constants of 4 bits are converted to 8 bits, except for weights of a matmul: matmul kernels read 4 bits.
+    Constants of 2 and 4 bits are converted to 8 bits, except for weights of a matmul: its kernels read them.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:

@@ -7,17 +7,17 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s4, s8, s32, u4, u8
+from graphq.dtypes import DType, as_dtype, f8_e4m3, f8_e5m2, f32, s2, s4, s8, s32, u2, u4, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType, register_op, shapes_agree
-from graphq.ops.quant import along
+from graphq.ops.quant import NARROW, SCALES, along
 from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, quiet, rounded, show
 
 # oneDNN's tables: for each quantized dtype, the possible dtypes of zero points. oneDNN 3.13 also accepts 8-bit zero
-# points for 4-bit data, although its documentation does not say so. f8 is not in the tables and has no zero points.
+# points for 4-bit data, although its documentation does not say so. Floats and 2 bits are not in the tables.
 ZERO_POINTS: dict[DType, tuple[DType, ...]] = {
     **dict.fromkeys((s8, u8), (s8, u8, s32)), **dict.fromkeys((s4, u4), (s4, u4, s8, u8, s32)),
-    **dict.fromkeys((f8_e4m3, f8_e5m2), ())}
+    **dict.fromkeys((s2, u2), (s2, u2, s4, u4, s8, u8, s32)), **dict.fromkeys(NARROW, ())}
 
 
 def _check_zps(dtype: DType, scales: TensorType, zps: TensorType | None) -> None:
@@ -97,7 +97,7 @@ def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorTyp
                              axis: int, group_shape: tuple[int, ...], dtype: DType | None) -> TensorType:
     """`src` has a quantized dtype. The result has the float dtype `dtype`, or the dtype of the scales."""
     expect_dtype("src", src, tuple(ZERO_POINTS))
-    expect_dtype("scales", scales, FLOATS)
+    expect_dtype("scales", scales, SCALES if dtype is not None else FLOATS)
     if dtype is not None:
         one_of("dtype", dtype, FLOATS)
     _check_zps(src.dtype, scales, zps)
@@ -119,7 +119,7 @@ def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
     if group_shape:  # each axis is split in two: the number of blocks, and the size of a block
         blocks = tuple(n for d, g in zip(src.shape, group_shape, strict=True) for n in (d // g, g))
     scale = along(scales.astype(np.float32), qtype, axis, src.ndim)
-    if src.dtype in (f8_e4m3.numpy, f8_e5m2.numpy):
+    if as_dtype(src.dtype).kind == "float":
         x = src.astype(np.float32).reshape(blocks)
     else:
         zp = np.zeros((), np.int64) if zps is None else along(zps.astype(np.int64), qtype, axis, src.ndim)

@@ -1,12 +1,14 @@
 """The family of matmuls with compressed weights: the lowering, the NumPy formula of the results, steps and record.
 
-Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. 8-bit
+Weights w (k, n) of at most 8 bits have a scale s and a zero point zw for each group g of rows and each column. 8-bit
 activations x have one zero point zx. Their scales sx are per-tensor, per-row, or one per row and group. Then
 
     acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
 
-y starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
+y starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each. Weights that
+are floats are multiples of a unit (see `pack.CODES`): kernels read w / unit as integers, and s * unit as the scale.
+Weights that are floats of 6 or 8 bits are multiplied by float activations only.
 
 f32 and bf16 activations are multiplied by the dequantized weights f32(w - zw) * s. If the graph dequantizes to f16 or
 bf16, the dequantized weights are first rounded to this dtype. The products are added as in all float kernels
@@ -29,7 +31,16 @@ from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul.family import product_step
 from graphq.kernels.matmul.lower import Matmul, matmul_fields
 from graphq.kernels.matmul.row_sums import plan_row_sums
-from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers, panel_bytes
+from graphq.kernels.matmul_compressed.floats import FRACTION
+from graphq.kernels.matmul_compressed.pack import (
+    BITS,
+    CODES,
+    WeightCode,
+    finest,
+    pack_floats,
+    pack_integers,
+    panel_bytes,
+)
 from graphq.kernels.matmul_compressed.tiles import W_DTYPES
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 from graphq.kernels.operands.space import broadcast_strides
@@ -38,12 +49,8 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Word
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
-LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
-"""For each dtype of weights, the number that makes the smallest weight 0 when it is added."""
 FLOATS = ("f32", "bf16")
 """The dtypes of activations that are multiplied as floats."""
-FINEST = 8
-"""With float activations, groups have a multiple of 8 rows, because a line of 4-bit weights has 8 rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +58,9 @@ class CompressedMatmul(Matmul):
     """A matmul with compressed weights, which are constant.
 
     `row_scales` is the index of the activations' scales (..., row_groups) per row. Without `row_scales`, `a_scale` is
-    the scale of all activations. `weights` are as in the graph: (k, n), or (n, k) if `transpose_b`. Kernels read u, the
-    weights plus LOW; `z` (groups, n) are the zero points of u. `scales` (groups, n) are s in the module's formula.
-    Dequantized weights are rounded to the dtype `rounding`.
+    the scale of all activations. `weights` are as in the graph: (k, n), or (n, k) if `transpose_b`. Kernels read u
+    (see `pack.CODES`). `z` (groups, n) are the zero points of u. `scales` (groups, n) are s in the module's formula
+    times the unit of the weights. Dequantized weights are rounded to the dtype `rounding`.
     """
 
     weights: np.ndarray
@@ -66,15 +73,22 @@ class CompressedMatmul(Matmul):
     rounding: str = "f32"
 
     @property
-    def bits(self) -> int:
-        """The bits of a weight."""
-        return BITS[self.b_dtype]
+    def code(self) -> WeightCode:
+        """The form in which kernels read the weights."""
+        return CODES[self.b_dtype]
 
     @property
     def u(self) -> np.ndarray:
-        """The weights (k, n) as integers from 0 on, in a new array."""
-        u = (self.weights.astype(np.int16) + LOW[self.b_dtype]).astype(np.uint8)
-        return np.ascontiguousarray(u.T if self.transpose_b else u)
+        """The weights (k, n) in units, plus `code.low`: integers, in f32."""
+        u = self.weights.astype(np.float32) / np.float32(self.code.unit) + self.code.low
+        return u.T if self.transpose_b else u
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The codes of the weights (k, n), in a new array."""
+        w, numpy = self.weights, self.code.numpy
+        codes = (w.astype(np.int16) + self.code.low).astype(numpy) if numpy is np.uint8 else w.astype(numpy)
+        return np.ascontiguousarray(codes.view(np.uint8).T if self.transpose_b else codes.view(np.uint8))
 
     @property
     def floats(self) -> bool:
@@ -88,16 +102,16 @@ class CompressedMatmul(Matmul):
 
     @property
     def centered(self) -> np.ndarray:
-        """The weights minus their zero points, as s32 (groups, rows of a group, n)."""
-        return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
+        """The weights in units minus their zero points: integers, as f32 (groups, rows of a group, n)."""
+        return self.u.reshape(len(self.z), -1, self.n) - self.z[:, None].astype(np.float32)
 
     def packed(self) -> np.ndarray:
         """The packed weights. For 8-bit activations, they include corrections for the activations' zero point."""
         if self.floats:
-            return pack_floats(self.u, self.z, self.scales, self.bits)
+            return pack_floats(self.codes, self.z, self.scales, BITS[self.code.name])
         zero_point = self.a_zp + shift(self.a_dtype, signed=True)
-        sums = self.centered.sum(axis=1, dtype=np.int64)
-        return pack_integers(self.u, self.z, self.scales, wrapped(-zero_point * sums), self.bits)
+        sums = self.centered.sum(axis=1, dtype=np.float64).astype(np.int64)
+        return pack_integers(self.codes, self.z, self.scales, wrapped(-zero_point * sums), BITS[self.code.name])
 
     def split(self, times: int) -> "CompressedMatmul":
         """The same product with every group split into `times` groups."""
@@ -108,7 +122,7 @@ class CompressedMatmul(Matmul):
         x, w = inputs[self.a], self.centered
         if self.floats:
             with np.errstate(all="ignore"):
-                w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
+                w = (w * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
             return tile_sums(x, w) if x.ndim > 1 else tile_sums(x[None], w)[0]
         centered, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
         total = np.zeros((*self.rows, self.n), np.float32)
@@ -148,8 +162,8 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 def _product(body: Graph, node: Node, a: Value, dequantizes: Node, constants: Arrays) -> CompressedMatmul:
     """The product of `a` and the constant weights that the node `dequantizes` converts. Raises Unsupported."""
     w, attrs, given = next(dequantizes.operands), dequantizes.attrs, list[np.ndarray | None]()
-    if w.dtype.name not in BITS:
-        raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4, u4, s8 and u8",
+    if w.dtype.name not in CODES:
+        raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take {', '.join(CODES)}",
                           "quantize the weights to 4 or 8 bits, or give them one scale per column", 1)
     for v in dequantizes.inputs:
         given.append(None if v is None else constants[body.inputs.index(v)])
@@ -158,8 +172,12 @@ def _product(body: Graph, node: Node, a: Value, dequantizes: Node, constants: Ar
                               "constant", "make weights, scales and zero points constants", 1)
     if dequantizes.op.name == "dequantize":
         given += [np.asarray(attrs["scales"], np.float32), np.asarray(attrs["zps"] or [0] * len(attrs["scales"]))]
-    data, scales, zps = (*given, None)[:3]
+    (data, scales, zps), code = (*given, None)[:3], CODES[w.dtype.name]
     assert data is not None and scales is not None
+    scales = scales.astype(np.float32)
+    units = scales * np.float32(code.unit)
+    if code.name in FRACTION and not np.isfinite(data.astype(np.float32)).all() or (units / code.unit != scales).any():
+        raise Unsupported("kernels take finite weights and normal scales", "take finite weights and larger scales", 1)
     if data.ndim != 2 or not data.size:
         raise Unsupported(f"compressed weights are one matrix, got {w.type}",
                           "take one matrix of weights, or expand them", 1)
@@ -177,11 +195,11 @@ def _product(body: Graph, node: Node, a: Value, dequantizes: Node, constants: Ar
             return np.broadcast_to(x.reshape(1, -1), (1, n))
         return (x.T if transposed else x).repeat(attrs["group_shape"][1 - along_k], axis=1)
 
-    z = spread(np.zeros(np.shape(scales)) if zps is None else zps).astype(np.int64) + LOW[w.dtype.name]
+    z = spread(np.zeros(np.shape(scales)) if zps is None else zps).astype(np.int64) + code.low
     if np.abs(z).max() >= 1 << 22:
         raise Unsupported("zero points are beyond 22 bits", "take smaller zero points", 1)
     return CompressedMatmul(**matmul_fields(body, node, a, w), weights=data, z=z,
-                            scales=spread(scales).astype(np.float32), rounding=dequantizes.output.dtype.name)
+                            scales=spread(units), rounding=dequantizes.output.dtype.name)
 
 
 def _floats(p: CompressedMatmul) -> CompressedMatmul:
@@ -192,9 +210,9 @@ def _floats(p: CompressedMatmul) -> CompressedMatmul:
     if p.transpose_a:
         raise Unsupported("with compressed weights the input is not transposed", "transpose the input before", 0)
     group = gcd(p.group, BLOCK)
-    if group % FINEST:
-        raise Unsupported(f"groups of {p.group} rows are not a multiple of {FINEST}",
-                          f"take groups of a multiple of {FINEST} rows", 1)
+    if group % (rows := finest(p.b_dtype)):
+        raise Unsupported(f"groups of {p.group} rows are not a multiple of {rows}",
+                          f"take groups of a multiple of {rows} rows", 1)
     if p.rounding == "bf16":
         for wrong in p.scales[~np.isfinite(p.scales) | (p.scales != 0) & (np.abs(p.scales) < SMALLEST_NORMAL)]:
             raise Unsupported(f"a scale of the weights is {wrong}, kernels round finite and normal numbers to bf16",
@@ -204,6 +222,9 @@ def _floats(p: CompressedMatmul) -> CompressedMatmul:
 
 def _integers(body: Graph, node: Node, left: Node, p: CompressedMatmul) -> CompressedMatmul:
     """The product of the activations that the node `left` dequantizes. Groups are split until both operands' agree."""
+    if p.code.name in FRACTION:
+        raise Unsupported(f"the weights are {p.b_dtype}, integer kernels take integers and f4_e2m1",
+                          "quantize the weights to 4 or 8 bits", 1)
     if p.a_dtype not in RANGES:
         raise Unsupported(f"the input is {p.a_dtype}, integer kernels take u8 and s8",
                           "quantize the input to u8 or s8", 0)
@@ -232,8 +253,8 @@ def _integers(body: Graph, node: Node, left: Node, p: CompressedMatmul) -> Compr
                           "quantize input and weights in groups of the same size", 0)
     p = p.split(finest // len(p.z))
     most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
-    if most * p.group * max(int(p.z.max()), (1 << p.bits) - 1 - int(p.z.min())) >= 2**31:
-        bound = most * int(np.abs(p.centered).sum(axis=1, dtype=np.int64).max(initial=0))
+    if most * p.group * max(int(p.z.max()), int(p.u.max()) - int(p.z.min())) >= 2**31:
+        bound = most * int(np.abs(p.centered).sum(axis=1, dtype=np.float64).max(initial=0))
         if bound >= 2**31:
             raise Unsupported(f"sums over groups of {p.group} can reach {bound}, beyond s32", "take smaller groups", 1)
     return p
@@ -263,14 +284,14 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
     operands = [of_rows(source, p.k * p.itemsize), of_rows(packed, 0), *more.values(),
                 *epilogue_operands(b, node, lowered)]
     space = space_of(b, lowered.out, operands, keep=1)
-    product_step(b, lowered, operands, space, words, more=more, k=p.k, w_dtype=W_DTYPES[p.bits, p.rounding])
+    product_step(b, lowered, operands, space, words, more=more, k=p.k, w_dtype=W_DTYPES[p.code.name, p.rounding])
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
     """Make the pattern matmul(x, weights, bias?); x is dequantize(q), dynamic_dequantize(q, scales), or any floats.
 
-    `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32. w is s4, u4, s8
-    or u8. The scales of w are per-tensor, per-column, or one per group of rows and columns.
+    `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32. CODES has
+    the dtype of w. The scales of w are per-tensor, per-column, or one per group of rows and columns.
     """
     q, w = Var("q"), (Var("w"), Var("scales"))
     dynamic = [g.dynamic_dequantize(*operands, attrs=ANY) for operands in (w, (*w, Var("zps")))]

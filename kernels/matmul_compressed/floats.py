@@ -1,15 +1,15 @@
-"""Tiles of float activations times compressed weights of 4 or 8 bits, unpacked in registers.
+"""Tiles of float activations times compressed weights of 2, 4 or 8 bits, unpacked in registers.
 
     acc[i, j] = sum over k of a[i, k] * (f32(u[k, j] - z[g, j]) * scale[g, j])     by fused multiply-adds
 
-u are the weights as unsigned integers, z their zero points. A group g is some neighboring rows k of weights with the
-same scales. The sums have the order of `numbers.float_sums`: blocks of at most 256 products, here of whole groups.
-Some kernels round f32(u - z) * scale to a narrower float (W_DTYPES). Two bf16 activations are multiplied at a time, in
-the order of float matmuls (`matmul.float`).
+u are the integers that the codes of weights stand for, z their zero points. A group g is some neighboring rows k of
+weights with the same scales. The sums have the order of `numbers.float_sums`: blocks of at most 256 products, here of
+whole groups. Some kernels round f32(u - z) * scale to a narrower float (W_DTYPES). Two bf16 activations are multiplied
+at a time, in the order of float matmuls (`matmul.float`).
 
 To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
-2**23 + z is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This traffic
-limits a matmul with one row.
+2**23 + z is exact. Floats of 8 bits have no zero points; `float_value` converts them. Compressed weights of 4 or 8 bits
+take about a fifth or a third of the memory traffic of f32 weights. This traffic limits a matmul with one row.
 """
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from typing import NamedTuple, TypeAlias
 
 from graphq.kernels.jit import LINE, Intrinsic, Loop, Type, emits
 from graphq.kernels.jit.intrinsics import stack_memory
-from graphq.kernels.jit.values import I32, Builder, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.values import F32, I32, Builder, Operand, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.vector import narrow, widen
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.kernel_table import Dtypes
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL
 from graphq.kernels.matmul.vector import DotProducts
-from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
+from graphq.kernels.matmul_compressed.pack import BITS, F4, FLOAT_BASE, HEAD
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
 from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import Factor
+from graphq.kernels.target.products import Factor, look_up_nibbles
 
-W_DTYPES = {(4, "f32"): "s4", (8, "f32"): "s8groups",
-            **{(bits, dtype): f"s{bits}{dtype}" for bits in (4, 8) for dtype in ("f16", "bf16")}}
-"""The names of compressed weights in the kernel table, by the bits of a weight and the float that it is rounded to.
+W_DTYPES = {**{(code, dtype): f"{code}{dtype}" for code in BITS for dtype in ("f16", "bf16")},
+            **{(code, "f32"): code for code in BITS}, ("s8", "f32"): "s8groups"}
+"""The names of compressed weights in the kernel table, by the code of a weight and the float that it is rounded to.
 
 The activations are f32 or have the dtype of the rounding.
 """
 FORMS = {name: form for form, name in W_DTYPES.items()}
-"""The bits and the rounding of compressed weights, by name."""
+"""The code and the rounding of compressed weights, by name."""
+FRACTION = {"e4m3": 3, "e5m2": 2}
+"""The bits of the fraction of codes that are floats of 8 bits."""
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
 """A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.
 
@@ -68,6 +70,17 @@ def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
     return widen(b, narrow(b, x, dtype, lanes), dtype, lanes)
 
 
+def float_value(x: Value, fraction: int) -> Value:
+    """Emit the f32 value, in units, of finite floats of 8 bits that are the highest bytes of s32 lanes.
+
+    With exponent e and fraction f, it is (2**fraction + f) * 2**(e - 1); if e is 0, it is f.
+    """
+    kind, magnitude = vector(F32, x.type.count), (x & 0x7F000000).shr(1 + fraction)
+    normal, twice = ((magnitude + (126 + fraction + k << 23)).as_type(kind) for k in (0, 1))
+    # twice - 2**fraction is f if e is 0, and only then less than `normal`
+    return (smaller(normal, twice - 2.0**fraction).as_type(x.type) | x & -0x80000000).as_type(kind)
+
+
 def multiply(dtypes: Dtypes, level: Level) -> Floats:
     """Multiply as a level's float matmuls do."""
     (dtype, w_dtype), bf16 = dtypes, level.bf16
@@ -89,9 +102,9 @@ class WeightTile:
     Tiles for integers and for floats extend this class. It clears accumulators, and finds a group's numbers.
     """
 
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:
-        self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits
-        self.parts, self.columns, self.line_rows = PANEL // columns, columns, 32 // bits
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, code: str, columns: int) -> None:
+        self.b, self.f, self.rows, self.panels, self.code, self.bits = b, f, rows, panels, code, BITS[code]
+        self.parts, self.columns, self.line_rows = PANEL // columns, columns, 32 // self.bits
         self.line_shift = self.line_rows.bit_length() - 1
         self.group, self.groups, self.panel_bytes, self.group_bytes, *self.places = (
             DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
@@ -128,6 +141,13 @@ class WeightTile:
     def line_of(self, group: Value) -> Value:
         """The byte offset of a group's first line of weights in a panel."""
         return (group + 1) * self.group_bytes + HEAD - self.group_lines * LINE
+
+    def four_rows(self, line: Value, index: Operand) -> Value:
+        """Emit the integers u of rows 4 * `index` to 4 * `index` + 3 of a line, as four bytes in each lane."""
+        if self.bits == 8:
+            return line
+        codes = line.shr(index * self.bits) & ((1 << self.bits) - 1) * 0x01010101
+        return look_up_nibbles(self.b, F4, codes) if self.code == "f4" else codes
 
     def add(self, n: int, y: Value) -> None:
         """Emit the addition of `y` to the accumulators of vector `n`."""
@@ -196,19 +216,23 @@ class _FloatTile(WeightTile):
         """Load a group's scales, and return its steps. If the tile has more rows, steps store weights for them."""
         scales, of_zeros = ([address.load(self.kind) for address in addresses]
                             for addresses in (self.scales(group), self.terms(group)))
-        first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))
+        first, base, looked_up = self.line_of(group), int(FLOAT_BASE.view("i4")), self.code == "f4"
+        mask = (1 << (8 if looked_up else self.bits)) - 1
 
-        def unpacked(x: Value, row: int, of_zero: Value, scale: Value) -> Value:
-            shift = 8 * (row % 4) + 4 * (row // 4)
-            whole = (x.shr(shift) if shift else x) & (1 << self.bits) - 1 | base
-            return (whole.as_type(self.kind) - of_zero) * scale
+        def unpacked(quads: list[Value], row: int, of_zero: Value, scale: Value) -> Value:
+            x = quads[row // 4]
+            if self.code in FRACTION:
+                return float_value(x << 24 - 8 * row, FRACTION[self.code]) * scale
+            return ((x.shr(8 * (row % 4)) & mask | base).as_type(self.kind) - of_zero) * scale
 
         def steps(line: Value) -> Iterator[list[Factor]]:
             words = [address.load(vector(I32, self.columns)) for address in self.vectors(first + line * LINE)]
+            quads = [[self.four_rows(x, i) if looked_up else x.shr(self.bits * i) for i in range(self.line_rows // 4)]
+                     for x in words]
             for step in range(self.line_rows // self.step_rows):
                 rows = range(step * self.step_rows, (step + 1) * self.step_rows)
                 out = [self.how.factor(self.b, [unpacked(x, row, of_zero, scale) for row in rows])
-                       for x, of_zero, scale in zip(words, of_zeros, scales, strict=True)]
+                       for x, of_zero, scale in zip(quads, of_zeros, scales, strict=True)]
                 if self.unpacked is not None:
                     for address, x in zip(self.kept(index, line, step), chain(*out), strict=True):
                         x.store(address)

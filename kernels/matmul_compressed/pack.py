@@ -1,9 +1,9 @@
-"""Pack compressed weights: integers of 4 or 8 bits, and the scales and zero points of their groups.
+"""Pack compressed weights: codes of 2, 4 or 8 bits, and the scales and zero points of their groups.
 
-Weights w (k, n) come in groups of `group` rows, each with a scale and a zero point per column. Weights and zero points
-are shifted to integers u and z of `bits` bits that start at 0. A panel is 16 columns; panels = ceil(n / 16). For 8-bit
-activations, a term is an s32 correction. For float activations, a term is the f32 2**23 + z (see `floats`), and zero
-points are stored as 0. The layout:
+Weights w (k, n) come in groups of `group` rows, each with a scale and a zero point per column. CODES says how weights
+become codes. A code stands for an integer u, and a zero point becomes an integer z. A panel is 16 columns; panels =
+ceil(n / 16). For 8-bit activations, a term is an s32 correction. For float activations, a term is the f32 2**23 + z
+(see `floats`), and zero points are stored as 0. The layout:
 
     descriptors   s64 [panels][8]    see DESCRIPTOR in `matmul.pack`
     panels, each  a head: [16] terms of 4 bytes and s32 [16] zero points if all groups share them, otherwise 0
@@ -11,17 +11,50 @@ points are stored as 0. The layout:
                                  then [lines] of 64 bytes
 
 A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns, the high nibbles rows 8 v + 4
-.. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four rows in that order. Rows past
-the end of a group and columns past n are 0. A kernel reads a panel from its start to its end.
+.. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four rows in that order, a line of
+2-bit weights 16 rows. Rows past the end of a group and columns past n have the code 0. A kernel reads a panel from its
+start to its end.
 """
+from typing import NamedTuple
+
+import ml_dtypes
 import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import LINE, lasting_empty
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 
-BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8}
-"""The bits of each dtype of weights that kernels read compressed."""
+BITS = {"s2": 2, "s4": 4, "s8": 8, "f4": 4, "e4m3": 8, "e5m2": 8}
+"""The bits of each code. The codes s2, s4 and s8 are integers from 0 on, the others are the bits of floats."""
+F4 = tuple(int(2 * x + 12) for x in np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32))
+"""The integer u that each code f4 stands for."""
+
+
+class WeightCode(NamedTuple):
+    """How weights of a dtype are packed: the name of the code (see BITS), and w for a u: w = (u - low) * unit.
+
+    `numpy` is the type that has the bits of a float's code.
+    """
+
+    name: str
+    low: int = 0
+    unit: float = 1.0
+    numpy: type = np.uint8
+
+
+_E4M3 = WeightCode("e4m3", 0, 2.0**-9, ml_dtypes.float8_e4m3fn)
+CODES = {"u2": WeightCode("s2"), "s2": WeightCode("s2", 2), "u4": WeightCode("s4"), "s4": WeightCode("s4", 8),
+         "u8": WeightCode("s8"), "s8": WeightCode("s8", 128),
+         "f4_e2m1": WeightCode("f4", 12, 0.5, ml_dtypes.float4_e2m1fn), "f6_e2m3": _E4M3, "f6_e3m2": _E4M3,
+         "f8_e4m3": _E4M3, "f8_e5m2": WeightCode("e5m2", 0, 2.0**-16, ml_dtypes.float8_e5m2)}
+"""The code of each dtype of weights that kernels read compressed. All floats of 6 bits are floats f8_e4m3 as well."""
+
+
+def finest(dtype: str) -> int:
+    """The number of rows that groups are a multiple of, with float activations: the rows of a line, and at least 8."""
+    return max(8, 32 // BITS[CODES[dtype].name])
+
+
 HEAD = 2 * LINE
 """The bytes of a panel before its groups."""
 FLOAT_BASE = np.float32(1 << 23)
@@ -29,7 +62,7 @@ FLOAT_BASE = np.float32(1 << 23)
 
 
 def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `terms` (the corrections) are (groups, n).
+    """Pack codes u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `terms` (the corrections) are (groups, n).
 
     Raises KernelError if weights are out of range or k is not a multiple of the number of groups.
     """
@@ -64,13 +97,13 @@ def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.nd
     parts = body[:, HEAD:].reshape(panels, groups, of_groups)
     for k, x in enumerate(of_group):
         parts[..., LINE * k:LINE * (k + 1)] = _columns(x, panels).view(np.uint8)
-    parts[..., LINE * len(of_group):] = (quads[0] if bits == 8 else quads[0] | quads[1] << 4).reshape(
+    parts[..., LINE * len(of_group):] = np.bitwise_or.reduce([q << bits * i for i, q in enumerate(quads)]).reshape(
         panels, groups, LINE * lines)
     return out
 
 
 def pack_floats(u: np.ndarray, z: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for float activations, as `pack_integers` does; z and f32 `scales` are (groups, n)."""
+    """Pack codes u (k, n) for float activations, as `pack_integers` does; z and f32 `scales` are (groups, n)."""
     return pack_integers(u, np.zeros_like(z), scales, (FLOAT_BASE + z).astype(np.float32).view(np.int32), bits)
 
 

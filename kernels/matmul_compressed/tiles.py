@@ -1,4 +1,4 @@
-"""The kernels of matmuls with compressed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
+"""The kernels of matmuls with compressed weights of 2, 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
 The weights u[k, j] of a group g of rows k share a zero point z[g, j] and a scale[g, j]. 8-bit activations enter as s8
 values a' (a - 128 for u8), with a row_scale[i, g]; total[i, g] is the sum of a' of row i over the group. The constant
@@ -11,8 +11,9 @@ The sum over g starts from 0 and adds the groups in order. Instructions that mul
 unchanged. For instructions that multiply s8 by s8, u and z are shifted by -128. A zero point costs one product per
 group. `floats` has the tiles for float activations.
 
-A line of 64 bytes has 4-bit weights of 8 rows and 16 columns. A shift and a mask unpack the weights of four rows, which
-are then multiplied like 8-bit weights. Tiles leave f32 accumulators in memory.
+A line of 64 bytes has 4-bit weights of 8 rows and 16 columns, or 2-bit weights of 16 rows. A shift and a mask unpack
+the weights of four rows, and floats of 4 bits are looked up. They are then multiplied like 8-bit weights. Tiles leave
+f32 accumulators in memory.
 """
 from __future__ import annotations
 
@@ -26,14 +27,15 @@ from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL_BLOCK
 from graphq.kernels.matmul_compressed.floats import FORMS, W_DTYPES, WeightTile, float_tile, multiply, rows_at_once
-from graphq.kernels.matmul_compressed.pack import HEAD
+from graphq.kernels.matmul_compressed.pack import BITS, HEAD
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 from graphq.kernels.target.isa import LEVELS
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Multiply, TileSizes, shift
 
-FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in (W_DTYPES[4, "f32"], W_DTYPES[8, "f32"]))
-DTYPES = (*FOUR_BITS, *EIGHT_BITS)
+NARROW, EIGHT_BITS = (tuple((a, W_DTYPES[code, "f32"]) for code in codes for a in ("u8", "s8"))
+                      for codes in (("s2", "s4", "f4"), ("s8",)))
+DTYPES = (*NARROW, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
 BF16 = tuple(("bf16", w) for (_, rounding), w in W_DTYPES.items() if rounding == "bf16")
 AHEAD = 3072
@@ -61,11 +63,11 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
 
 class _IntegerTile(WeightTile):
 
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, a_dtype: str, how: Multiply) -> None:
-        super().__init__(b, f, rows, panels, bits, how.lanes)
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, code: str, a_dtype: str, how: Multiply) -> None:
+        super().__init__(b, f, rows, panels, code, how.lanes)
         self.sources = clamped(f, rows)
         self.how, self.kind = how, vector(I32, how.lanes)
-        self.a_dtype, self.w_dtype = a_dtype, "u4" if bits == 4 else "u8"
+        self.a_dtype, self.w_dtype = a_dtype, "u8" if self.bits == 8 else "u4"
         args, batch, i = (FRAME.load(f.address, name) for name in ("args", "batch", "i"))
         self.step = MATMUL_BLOCK.load(args, "row_scales_step")
         self.row_scales, self.row_sums = (
@@ -120,11 +122,9 @@ class _IntegerTile(WeightTile):
     def multiply(self, x: Sequence[Value], lines: Value, k: Value, acc: Sequence[Value]) -> list[Value]:
         """Emit products of four activations of every row with rows `k` to `k` + 3 of the weights at `lines`."""
         weights, out = [], list(acc)
+        index = ((k & (self.line_rows - 4)) >> 2).trunc(I32).splat(self.columns)
         for address in self.vectors(lines + (k >> self.line_shift) * LINE):
-            packed = address.load(self.kind)
-            if self.bits == 4:
-                packed = packed.shr((k & 4).trunc(I32).splat(self.columns)) & 0x0F0F0F0F
-            weights.append(self.how.left(self.b, packed, self.w_dtype))
+            weights.append(self.how.left(self.b, self.four_rows(address.load(self.kind), index), self.w_dtype))
         for i, group in enumerate(x):
             factor = self.how.right(self.b, group.splat(self.columns), self.a_dtype)
             for n, weight in enumerate(weights, i * len(weights)):
@@ -167,7 +167,7 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
     Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS; 8-bit weights reach 0.43.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * FORMS[kernel.dtypes[1]][0] / 20)
+    group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * BITS[FORMS[kernel.dtypes[1]][0]] / 20)
     return -(-m // rows) * panel_count(n) / panels * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
@@ -187,9 +187,9 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, most:
 
 
 def build_tiles(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str) -> Functions:
-    """Build tiles of the products of a level's vectors; products of 4-bit weights cannot saturate."""
+    """Build tiles of the products of a level's vectors; products of weights of 2 and 4 bits cannot saturate."""
     if dtypes in DTYPES:
-        product = level.dot4 or (dtypes in FOUR_BITS and level.saturating) or level.pairs
+        product = level.dot4 or (dtypes in NARROW and level.saturating) or level.pairs
         tile = integer_tile(rows, columns // PANEL, dtypes, product(level.lanes, level.emulated))
     else:
         tile = float_tile(rows, columns // PANEL, dtypes[1], multiply(dtypes, level))
@@ -201,8 +201,8 @@ def _register(level: Level) -> None:
     parts, fma, bf16 = PANEL // level.lanes, level.own("fma"), level.own("bf16")
     of_floats: Callable[..., float] = partial(estimate_floats, parts=parts, most=level.fma.at_once)
     found: list[tuple[tuple[Dtypes, ...], TileSizes, Callable[..., float]]] = []
-    for dtypes, how, steps in ((DTYPES, level.own("dot4"), 1), (FOUR_BITS, level.own("saturating"), 1),
-                               (FOUR_BITS if level.saturating is None else (), level.own("pairs"), 2),
+    for dtypes, how, steps in ((DTYPES, level.own("dot4"), 1), (NARROW, level.own("saturating"), 1),
+                               (NARROW if level.saturating is None else (), level.own("pairs"), 2),
                                (EIGHT_BITS, level.own("pairs"), 2)):
         if how is not None and (dtypes is DTYPES or level.dot4 is None):
             rate = how.compressed.rate

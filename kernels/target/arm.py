@@ -95,6 +95,11 @@ def tbl(b: Builder, parts: Sequence[Value], index: Value) -> Value:
     return found
 
 
+def tbl1(b: Builder, table: Value, index: Value) -> Value:
+    """Emit tbl: look up 16 bytes from 0 to 15 in a table of 16 bytes."""
+    return instruction(b, "tbl1.v16i8", BYTES, [table, index])
+
+
 def looked_up(b: Builder, parts: Sequence[Value], index: Value) -> Value:
     """Look up 16 bytes in memory, as `tbl` does in registers."""
     room = stack_memory(b, 256)
@@ -163,7 +168,7 @@ _BYTES_COMPRESSED = TileSizes(((5, 16), (4, 16), (2, 32), (1, 32)))  # LLVM move
 NEON = Level(
     "neon", 4, features=("neon",), registers=32, f16=True, by_element=ByElement(), block_bytes=16, sum_vectors=4,
     tails=Tails(load_lanes, store_lanes), packing=BytePacking(high_bytes, low_bytes, plain=True),
-    table=ByteTable("neon", tbl, 16, looked_up),
+    table=ByteTable("neon", tbl, 16, looked_up), nibbles=tbl1,
     fma=Fma(4, _FLOATS, TileSizes(((4, 16), *_NARROW)), _COMPRESSED, _COMPRESSED, flushing),
     pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (3, 16), (2, 16), (1, 32)), rate=1.4),
                       TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True, words=addp))

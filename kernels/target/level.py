@@ -50,7 +50,8 @@ class Level:
 
     `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
     vectors convert between f16 and f32. `tails` loads and stores the first lanes of vectors. With `by_element`,
-    products take a lane of a vector as an operand for all lanes. Transposes in registers work on blocks of at most
+    products take a lane of a vector as an operand for all lanes. `nibbles(b, table, index)` looks up bytes from 0 to 15
+    in a table of 16 bytes, repeated in all 16 bytes of a vector. Transposes in registers work on blocks of at most
     `block_bytes` per row, and loops over f32 keep `sum_vectors` vectors of 16 sums. If `emulated`, plain code
     replaces the level's special instructions. Each level is one object, compared by identity.
     """
@@ -75,6 +76,7 @@ class Level:
     sum_vectors: int = 16
     packing: BytePacking | None = None
     table: ByteTable | None = None
+    nibbles: Callable[[Builder, Value, Value], Value] | None = None
 
     def __post_init__(self) -> None:
         _known.update(self.features)
@@ -115,6 +117,11 @@ class Level:
     def packs(self) -> BytePacking | None:
         """`packing`, if the machine has the instructions. Nothing emulates them."""
         return self.packing if self.packing is not None and (self.packing.plain or self.base._is_native) else None
+
+    @lazy_property
+    def shuffles(self) -> Callable[[Builder, Value, Value], Value] | None:
+        """`nibbles`, if the machine has the instruction."""
+        return self.nibbles if self.base._is_native else None
 
     @lazy_property
     def looks_up(self) -> ByteTable | None:

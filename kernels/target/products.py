@@ -15,7 +15,7 @@ numbers minus 128, and kernels add 128 times the sums of the weights.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from graphq.kernels.jit.values import I16, I32, Builder, Type, Value, vector
+from graphq.kernels.jit.values import I8, I16, I32, Builder, Type, Value, constant, vector
 
 FLIP = 0x80808080
 """Xor with this number turns four s8 into s8 + 128 as u8, and back."""
@@ -102,6 +102,19 @@ def saturating(b: Builder, acc: Value, x: Value, w: Value) -> Value:
     x, w = x.as_type(s16), w.as_type(s16)
     products = (x & 0xFF) * ((w << 8) >> 8), x.shr(8) * (w >> 8)
     return pairs(b, acc, b.call_named(f"llvm.sadd.sat.v{s16.count}i16", s16, *products), b.value(s16, 1))
+
+
+def look_up_nibbles(b: Builder, table: Sequence[int], index: Value) -> Value:
+    """Look up each byte of s32 lanes, a number from 0 to 15, in a table of 16 bytes."""
+    kind = vector(I8, 4 * index.type.count)
+    places = index.as_type(kind)
+    if b.level.shuffles is not None:
+        return b.level.shuffles(b, constant(kind, [*table] * (kind.count // 16)), places).as_type(index.type)
+    entries = [constant(kind, x) for x in table]
+    for bit in (1, 2, 4, 8):
+        chosen = (places & bit).ne(0)
+        entries = [chosen.select(high, low) for low, high in zip(entries[::2], entries[1::2], strict=True)]
+    return entries[0].as_type(index.type)
 
 
 class ByteProduct(NamedTuple):

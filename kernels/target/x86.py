@@ -105,6 +105,12 @@ def flushing(b: Builder, emit: Emit, plain: Emit) -> list[Value]:
     return results
 
 
+def vpshufb(b: Builder, table: Value, index: Value) -> Value:
+    """Look up 64 or 32 bytes from 0 to 15 in a table of 16 bytes."""
+    name = "avx512.pshuf.b.512" if index.type.count == 64 else "avx2.pshuf.b"
+    return instruction(b, name, index.type, [table, index])
+
+
 def vpermi2b(b: Builder, quarters: Sequence[Value], index: Value) -> Value:
     """Look up 64 bytes: vpermi2b looks up the low seven bits of each byte in both halves of the table.
 
@@ -147,7 +153,7 @@ _FLOATS16 = TileSizes(((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
 _COMPRESSED16 = TileSizes(((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
 
 AVX2 = Level(
-    "avx2", 8, features=("avx2", "fma", "f16c"), f16=True, tails=MASKED,
+    "avx2", 8, features=("avx2", "fma", "f16c"), f16=True, tails=MASKED, nibbles=vpshufb,
     fma=Fma(8, _FLOATS8, _FLOATS8, _COMPRESSED8, _COMPRESSED8, flushing, at_once=6),
     pairs=ByteProduct("vpmaddwd", vpmaddwd, pairs, TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=3.2),
                       TileSizes(((3, 16), (1, 16)), rate=1.5), widens=True, flip=vpxord),
@@ -160,7 +166,7 @@ AVX_VNNI = AVX2.extended(
                      TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=2), flip=vpxord))
 AVX512 = Level(
     "avx512", 16, features=(*AVX2.features, "avx512f", "avx512bw", "avx512dq", "avx512vl"), registers=32, f16=True,
-    tails=MASKED, packing=BytePacking(high_bytes, low_bytes), table=ByteTable("avx512vbmi", vpermi2b),
+    tails=MASKED, nibbles=vpshufb, packing=BytePacking(high_bytes, low_bytes), table=ByteTable("avx512vbmi", vpermi2b),
     fma=Fma(16, _FLOATS16, TileSizes(((8, 32), (6, 32), (4, 32), (2, 64), (1, 64))), _COMPRESSED16,
             TileSizes(((32, 32), (8, 32), (4, 32), (2, 64), (1, 64))), flushing, at_once=8),
     pairs=ByteProduct("vpmaddwd", vpmaddwd, pairs, TileSizes(((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), rate=2.4),

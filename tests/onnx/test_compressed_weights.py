@@ -113,22 +113,40 @@ def anchors(compiled):
     return [n.attrs["anchor"] for n in compiled.graph.nodes if n.op.name == "partition"]
 
 
-@pytest.mark.parametrize("dtype", ["s2", "u2"])
-def test_two_bits_become_four(dtype):
-    node, tensors, _ = dequantized((64, 5), "u4", 0, 16)
-    numpy, onnx_type = getattr(ml_dtypes, {"s": "", "u": "u"}[dtype[0]] + "int2"), TensorProto.DataType.Value(
-        {"s": "INT2", "u": "UINT2"}[dtype[0]])
-    w, z = (rng.integers(0, 4, shape).astype(numpy) for shape in ((64, 5), (4, 5)))
-    s = numpy_helper.to_array(tensors[2]).astype(float)
-    tensors[:2] = [helper.make_tensor(name, onnx_type, x.shape, x.astype(int).ravel())
-                   for name, x in (("w", w), ("z", z))]
+NARROW = {"INT2": ml_dtypes.int2, "UINT2": ml_dtypes.uint2, "FLOAT4E2M1": ml_dtypes.float4_e2m1fn,
+          "FLOAT6E2M3": ml_dtypes.float6_e2m3fn, "FLOAT6E3M2": ml_dtypes.float6_e3m2fn,
+          "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn, "FLOAT8E5M2": ml_dtypes.float8_e5m2}
+
+
+SCALES = {"f32": np.float32, "powers of two": ml_dtypes.float8_e8m0fnu, "f8 times f32": ml_dtypes.float8_e4m3fn}
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_weights_of_few_bits_and_small_floats(dtype, scales):
+    """Powers of two are the scales of MXFP4 and MXFP8, f8 that are dequantized those of NVFP4."""
+    integers = dtype.endswith("INT2")
+    w, z = (rng.integers(0, 4, shape).astype(NARROW[dtype]) for shape in ((64, 5), (4, 5)))
+    s = (2.0 ** rng.integers(-9, 3, (4, 5))).astype(SCALES[scales])
+    constants = [("w", w), ("s", s), *([("z", z)] if integers else []), ("g", np.float32(0.25))]
+    tensors = [helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape, x.astype(np.float32).ravel())
+               for name, x in constants]
+    nested = scales == "f8 times f32"
+    first = [helper.make_node("DequantizeLinear", ["s", "g"], ["t"])] if nested else []
+    node = helper.make_node("DequantizeLinear", ["w", "t" if nested else "s", *(["z"] if integers else [])], ["w0"],
+                            axis=0, block_size=16, output_dtype=TensorProto.FLOAT)
     x = rng.standard_normal((3, 64)).astype(np.float32)
     file = model(node, tensors, [], MATMUL, x)
-    file.opset_import[0].version = 25
+    file.opset_import[0].version = 28
+    nodes = [*first, *file.graph.node]
+    del file.graph.node[:]
+    file.graph.node.extend(nodes)
     compiled = gq.compile(gq.load_onnx(file), threads=1, strict=True)
-    wide = (w.astype(float) - z.astype(float).repeat(16, axis=0)) * s.repeat(16, axis=0)
-    np.testing.assert_allclose(compiled(x), x @ wide, atol=1e-4)
+    zeros, factors = z.astype(float).repeat(16, axis=0), s.astype(float).repeat(16, axis=0) * (0.25 if nested else 1)
+    np.testing.assert_allclose(compiled(x), x @ ((w.astype(float) - (zeros if integers else 0)) * factors), atol=1e-4)
     assert anchors(compiled) == ["matmul_compressed"]
+    (partition,) = (n for n in compiled.graph.nodes if n.op.name == "partition")
+    assert {v.data.dtype for v in partition.operands if v.data is not None} >= {w.dtype}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

@@ -77,7 +77,7 @@ def test_a_row_scale_that_is_computed_stays_outside():
 
 @pytest.mark.parametrize(("change", "reason"), [
     (dict(weights=lambda g: g.input("w", shape=(8, 3), dtype="u4")), "packed at compile time"),
-    (dict(weights=lambda g: g.input("w", shape=(8, 3), dtype="f8_e4m3")), "the weights are f8_e4m3: kernels with"),
+    (dict(weights=lambda g: g.input("w", shape=(8, 3), dtype="f8_e4m3fnuz")), "the weights are f8_e4m3fnuz: kernels"),
     (dict(x="s8", source=dict(qtype="per_channel", axis=0, scales=[0.5] * 4)), "has one scale, or scales of rows and"),
     (dict(shape=(8, 4), transpose_a=True), "is dequantized to f32, and not transposed"),
     (dict(x="f32", shape=(8, 4), transpose_a=True), "with compressed weights the input is not transposed"),

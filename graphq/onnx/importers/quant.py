@@ -16,7 +16,7 @@ from graphq.onnx.importers.conv import spatial, windows
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, imports_each
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.dynamic_quant import ZERO_POINTS
-from graphq.ops.quant import QUANTIZED, check_granularity
+from graphq.ops.quant import QUANTIZED, SCALES, check_granularity
 from graphq.ops.rules import FLOATS, normal_axis
 
 
@@ -184,28 +184,16 @@ def quantized(c: Call, x: Value, p: QuantizationOperands, dtype: DType, *, satur
 
 def dequantized(c: Call, x: Value, p: QuantizationOperands, dtype: DType | None = t.f32) -> Value:
     """Dequantize `x` to `dtype`, or to the scale's dtype if `dtype` is None."""
-    zp = p.zero_point
-    if x.dtype in WIDER and x.data is not None and (zp is None or zp.data is not None and zp.dtype == x.dtype):
-        x, p = _wider(c, x), p._replace(zero_point=None if zp is None else _wider(c, zp))
     dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
     if p.usual and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
         return c.graph.dequantize(x, scales=_scales(p), zps=_zero_points(c, p, x.dtype), **p.attrs)
     _check_constant(c, p)
     zp = None if x.dtype.kind == "float" or x.dtype == t.s32 else p.zero_point
     group = _group(x, p)
-    if x.dtype in ZERO_POINTS and p.scale.dtype in FLOATS and group is not None and p.usual is p.constant:
+    if x.dtype in ZERO_POINTS and p.scale.dtype in SCALES and group is not None and p.usual is p.constant:
         attrs = {"qtype": "per_group", "group_shape": group} if p.block_size else p.attrs
         return c.graph.dynamic_dequantize(x, p.scale, zp, dtype=dtype, **attrs)
     return c.graph.dequantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size)
-
-
-WIDER = {t.s2: t.s4, t.u2: t.u4}
-"""The 4-bit types that 2-bit constants become: kernels have no 2-bit types."""
-
-
-def _wider(c: Call, x: Value) -> Value:
-    assert x.data is not None
-    return c.graph.constant(x.data.astype(np.int8).astype(WIDER[x.dtype].numpy))
 
 
 def _group(x: Value, p: QuantizationOperands) -> list[int] | None:

@@ -15,7 +15,8 @@ from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import KERNELS, PAIRED, SORTED
-from graphq.kernels.matmul_compressed.tiles import FOUR_BITS
+from graphq.kernels.matmul_compressed.floats import FORMS
+from graphq.kernels.matmul_compressed.tiles import NARROW
 from graphq.kernels.operands.space import Space
 from graphq.kernels.target import arm, isa, mnemonics, x86
 from graphq.plan.plan import Target
@@ -219,18 +220,21 @@ INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
 def test_native_kernels_have_the_instruction_of_their_level(name):
     """And no other: where it may, LLVM makes vpdpwssd of vpmaddwd and vpaddd.
 
-    Of each type of weights it is one kernel for integers and one for floats, with its smallest tile.
+    Of each type of weights it is one kernel for integers and one for floats, with its smallest tile. Compressed weights
+    of other codes than s4 and s8 are multiplied in the same way after a rounding.
     """
     assert name in INSTRUCTION, "which instruction do the products of this level take?"
     if isa.here(name).emulated:
         pytest.skip(f"no {name} here")
-    kernels = {(k.dtypes[0] in INTEGERS, k.dtypes[1]): k for k in reversed(kernels_of(name))}.values()
+    alike = {w for w, (code, rounding) in FORMS.items() if code not in ("s4", "s8") and rounding != "f32"}
+    kernels = {(k.dtypes[0] in INTEGERS, k.dtypes[1]): k
+               for k in reversed(kernels_of(name)) if k.dtypes[1] not in alike}.values()
     tiles = {kernel: tile_modules(kernel, isa.level_named(name))[-1:] for kernel in kernels}
     evidence.prepare_counts(x for made in tiles.values() for x in made)
     register = {4: "4s", 8: "ymm", 16: "zmm"}[isa.level_named(name).lanes]
     for kernel, made in tiles.items():
         integers = kernel.dtypes[0] in INTEGERS
-        exact = kernel.dtypes[1] == SORTED or kernel.dtypes in FOUR_BITS and isa.level_named(name).sorts
+        exact = kernel.dtypes[1] == SORTED or kernel.dtypes in NARROW and isa.level_named(name).sorts
         wanted = INSTRUCTION[name] if integers or name == "avx512_bf16" else {f"{x} {register}" for x in FMA}
         assert made
         for module in made:

@@ -9,30 +9,39 @@ from levels import at_each_width
 import graphq as gq
 from graphq.testing import random_inputs
 
-RANGES = {"u4": (0, 16), "s4": (-8, 8), "s8": (-128, 128), "u8": (0, 256), "s32": (-56, 57),
-          "far": (-1000, 1000)}
-NUMPY = {"u4": np.dtype(ml_dtypes.uint4), "s4": np.dtype(ml_dtypes.int4), "s32": np.dtype(np.int32),
-         "far": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
+RANGES = {"s2": (-2, 2), "u2": (0, 4), "u4": (0, 16), "s4": (-8, 8), "s8": (-128, 128), "u8": (0, 256),
+          "s32": (-56, 57), "far": (-1000, 1000)}
+FLOATS = {"f4_e2m1": 4, "f6_e2m3": 6, "f6_e3m2": 6, "f8_e4m3": 8, "f8_e5m2": 8}
+NUMPY = {"s2": np.dtype(ml_dtypes.int2), "u2": np.dtype(ml_dtypes.uint2), "u4": np.dtype(ml_dtypes.uint4),
+         "s4": np.dtype(ml_dtypes.int4), "s32": np.dtype(np.int32), "far": np.dtype(np.int32),
+         "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
+
+
+def floats(rng, dtype, shape):
+    """Random bits of a float type, without infinities and NaN."""
+    w = rng.integers(0, 1 << FLOATS[dtype], shape, np.uint8).view(gq.dtypes.as_dtype(dtype).numpy)
+    return np.where(np.isfinite(w.astype(np.float32)), w, np.zeros((), w.dtype))
 
 
 def dense(m=5, k=128, n=37, group=32, *, w="u4", x="u8", zx=7, zw=None, qtype="per_group", along_n=1, out="u8",
-          batch=(), residual=False, transpose_b=False, rows=None, rounds=None, seed=0):
+          batch=(), residual=False, transpose_b=False, rows=None, rounds=None, powers=False, seed=0):
     """[dequantize], dynamic_dequantize -> matmul -> relu -> [+ residual] -> [quantize]; the parameters beside it.
 
     `x` may be f32 or bf16; with `rows`, the size of groups, its scales are a tensor. With `rounds` weights are
-    dequantized to that type, and cast to f32 unless `x` is of that type.
+    dequantized to that type, and cast to f32 unless `x` is of that type. With `powers` scales are f8_e8m0.
     """
     rng = np.random.default_rng(seed)
     g = gq.Graph("dense")
     swap = (lambda a: np.ascontiguousarray(a.T)) if transpose_b else (lambda a: a)
-    weights = rng.integers(*RANGES[w], (k, n)).astype(NUMPY[w])
+    weights = floats(rng, w, (k, n)) if w in FLOATS else rng.integers(*RANGES[w], (k, n)).astype(NUMPY[w])
     shape = {"per_group": (k // group, n // along_n), "per_channel": (n,), "per_tensor": (1,)}[qtype]
     scales = rng.uniform(1e-3, 2e-2, shape).astype(np.float32)
+    scales = scales.astype(ml_dtypes.float8_e8m0fnu) if powers else scales
     zps = None if zw is None else rng.integers(*RANGES[zw], shape).astype(NUMPY[zw])
     options = {"per_group": dict(group_shape=[along_n, group] if transpose_b else [group, along_n]),
                "per_channel": dict(axis=0 if transpose_b else 1), "per_tensor": {}}[qtype]
     parameters = [g.constant(swap(p) if p.ndim == 2 else p) for p in (scales, zps) if p is not None]
-    wf = g.dynamic_dequantize(g.constant(swap(weights)), *parameters, qtype=qtype, dtype=rounds, **options)
+    wf = g.dynamic_dequantize(g.constant(swap(weights)), *parameters, qtype=qtype, dtype=rounds or "f32", **options)
     wf = wf if rounds in (None, x) else g.type_cast(wf, dtype="f32")
     bias = rng.standard_normal(n).astype(wf.dtype.numpy)
     source = g.input("x", shape=(*batch, m, k), dtype=x)
@@ -75,6 +84,18 @@ VARIANTS = {
     "f32 source, rounded to bf16": dict(x="f32", rounds="bf16", zw="u4", out="f32", n=70, transpose_b=True),
     "f32 source, one row rounded to f16": dict(x="f32", w="s4", rounds="f16", out="f32", m=1, k=64),
     "f32 source, batch and residual": dict(x="f32", batch=(2,), residual=True, zw="u4", m=13, n=200),
+    "u2 in groups": dict(w="u2", zw="u2", group=16), "s2, scales of rows": dict(w="s2", rows=128, x="s8", out="f32"),
+    "f4 in groups of 16": dict(w="f4_e2m1", group=16, x="s8"), "f4, one row": dict(w="f4_e2m1", powers=True, m=1),
+    "f32 source, f4": dict(x="f32", w="f4_e2m1", powers=True, out="f32", n=70, transpose_b=True),
+    "f32 source, one row of s2": dict(x="f32", w="s2", zw="s2", out="f32", m=1),
+    "f32 source, f6_e2m3": dict(x="f32", w="f6_e2m3", group=8, m=13, out="f32"),
+    "f32 source, one row of f6_e3m2": dict(x="f32", w="f6_e3m2", qtype="per_channel", m=1, out="f32"),
+    "f32 source, f8_e4m3": dict(x="f32", w="f8_e4m3", powers=True, m=9, out="f32"),
+    "f32 source, f8_e5m2 per channel": dict(x="f32", w="f8_e5m2", qtype="per_channel", k=600, out="f32"),
+    "f32 source, f8_e5m2 rounded to f16": dict(x="f32", w="f8_e5m2", rounds="f16", m=1, out="f32"),
+    "bf16 source, f4": dict(x="bf16", rounds="bf16", w="f4_e2m1", group=16, m=13, out="f32"),
+    "bf16 source, u2": dict(x="bf16", rounds="bf16", w="u2", zw="s32", out="f32"),
+    "bf16 source, f8_e5m2": dict(x="bf16", rounds="bf16", w="f8_e5m2", m=37, powers=True, out="f32"),
     "bf16 source": dict(x="bf16", rounds="bf16", zw="u4", out="f32", n=70, transpose_b=True),
     "bf16 source, one row": dict(x="bf16", rounds="bf16", w="s4", out="f32", m=1, k=1152, group=384),
     "bf16 source, s8 per channel": dict(x="bf16", rounds="bf16", w="s8", zw="s8", qtype="per_channel", m=37, k=600),

@@ -170,7 +170,7 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
     return g.add(y, c.input(4)) if c.has(4) else y
 
 
-PACKED = {2: t.u4, 4: t.u4, 8: t.u8}
+PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
 """The unsigned type of unpacked weights, by the bits of a packed weight."""
 
 
