@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 from graphq.base.budget import size_text
-from graphq.commands.shared import MODEL, TARGET, Arguments, numbers, option, write
+from graphq.commands.shared import MODEL, TARGET, Arguments, comma_separated, numbers, option, write
 from graphq.compile import compile
 from graphq.errors import ParseError
 
 ARGUMENTS: Arguments = (
     *MODEL, option("-o", "--out", type=Path, metavar="FILE.graphq", help="the file to write (default: MODEL.graphq)"),
-    option("--targets", metavar="LEVEL,...", type=lambda text: text.split(","),
+    option("--targets", metavar="LEVEL,...", type=comma_separated,
            help="compile for all processors with these ISA levels, instead of this machine's processor; or: all"),
     *TARGET)
 

@@ -13,7 +13,7 @@ from graphq.base.platform import MACHINE
 from graphq.errors import InputError, ParseError
 from graphq.ir import array_type, named_outputs
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.model.fingerprint import NUMBERS
+from graphq.ops import NUMBERS
 
 FORMAT, GROWTH = "graphq.digests/1", 40
 """The format of the files, and the most bytes of memory that parsing takes for one byte."""

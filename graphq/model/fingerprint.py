@@ -14,13 +14,11 @@ import numpy as np
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph
 from graphq.model.row_wise import SIZES, with_sizes
+from graphq.ops import NUMBERS
 from graphq.passes import PIPELINE, PRECISIONS
 from graphq.passes.pipeline import names_of, passes_of
 from graphq.rewrite.rule import Pass
 from graphq.validation.subgraphs import all_nodes
-
-NUMBERS = 3
-"""The version of graphq's numbers. tests/test_same_bits.py has digests of outputs for it."""
 
 
 def fingerprint(graph: Graph, passes: Sequence[Pass]) -> str:

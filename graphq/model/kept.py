@@ -195,7 +195,7 @@ class Kept:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
-        self.start_writing(partial(save, of=model.plans, key=self.digest))
+        self.start_writing(partial(save, of=model.plans, key=self.digest, mode=0o600))
         self._follow(model, [plan.sizes for plan in model.plans.all()])
 
     def _follow(self, model: CompiledGraph, known: Iterable[Iterable[int]]) -> None:
@@ -238,7 +238,7 @@ class Kept:
 
     def _write_plan(self, path: Path, plan: NativePlan, plans: Plans) -> None:
         if not path.is_file():
-            return save(path, plans, key=self.digest)
+            return save(path, plans, key=self.digest, mode=0o600)
         save_plan(path.with_name(cache.plan_name(self.digest, plan.sizes)), plan, Saved(path))
         for oldest in cache.plan_files(path.parent, self.digest)[MOST_PLANS:]:
             remove(oldest)

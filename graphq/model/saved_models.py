@@ -35,7 +35,7 @@ from graphq.model.open_shapes import Places
 from graphq.model.plans import Padding, Plans
 from graphq.model.saved_file import Fault, File, write
 from graphq.model.saved_plans import check, check_record, compact, on_threads
-from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer, lookup_given
+from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer, lookup_given, want
 from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import open_numbers
 from graphq.plan.runtime import NativePlan
@@ -55,14 +55,15 @@ The worst case is `[],[],[],...`: three bytes make a Python list and an entry of
 
 
 def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | None = None, *,
-         key: str | None = None) -> None:
+         key: str | None = None, mode: int = 0o666) -> None:
     """Write a model: its graph as the user gave it, and its `plans` with the traces of their open sizes.
 
     By default these are all plans, after the model got plans for more sizes (`Plans.covering`).
 
-    With a `key`, the file is for the kernel cache: only this user can read it. It leaves out the kernels that all plans
-    share, since the cache has them, and the facts about padding, which take time to find. In a process with a TARGET,
-    the file also has the kernels of the level's self-test, for the CPUs that load it.
+    `mode` has the file's permissions, which the process's umask may reduce. With a `key`, the file is for the kernel
+    cache. It leaves out the kernels that all plans share, since the cache has them, and the facts about padding, which
+    take time to find. In a process with a TARGET, the file also has the kernels of the level's self-test, for the CPUs
+    that load it.
 
     Raises GraphError if the path cannot be written, or for a pass without a name in files (`passes.pipeline.names_of`).
     """
@@ -92,7 +93,7 @@ def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | 
         "outputs": [writer.of(x) for x in outputs.items()], "graph": 0,
         "rows_mix": of.rows_mix, "padding": None if key else of.padding,
         "plans": [[sizes, k] for k, (_, sizes) in enumerate(made, 1)], **index,
-    }]}, sections, mode=0o666 if key is None else 0o600)
+    }]}, sections, mode=mode)
 
 
 def merge(path: str | os.PathLike[str], files: Iterable[File]) -> None:
@@ -286,7 +287,7 @@ class Saved:
     def tell(self, plans: Plans) -> None:
         """Set the facts about rows and padding that the file has."""
         def padding(mixes: Any, zeros: Any, axes: Any) -> Padding:
-            assert all(type(x) is str for x in (*zeros, *(name for name, _ in axes), mixes or ""))
+            want(all(type(x) is str for x in (*zeros, *(name for name, _ in axes), mixes or "")), "facts about padding")
             return Padding(mixes, tuple(zeros), tuple((name, int(axis)) for name, axis in axes))
 
         plans.rows_mix = self.index.get("rows_mix") and self._of(str, self.index, "rows_mix")
@@ -300,8 +301,8 @@ class Saved:
 
     def _modules(self) -> list[Module]:
         def module(kind: Any, recipe: Any, names: Any, section: Any) -> Module:
-            assert type(kind) is str and type(recipe) is str and type(names) is list
-            assert all(type(n) is str for n in names)
+            want(type(kind) is str and type(recipe) is str and type(names) is list
+                 and all(type(n) is str for n in names), "a module of kernels")
             return saved(kind, recipe, self._of(str, self.index, "cpu"), Code(self.file.section(section), tuple(names)))
 
         return self.read(lambda: [module(*x) for x in self._of(list, self.index, "code")])
@@ -318,7 +319,7 @@ class Saved:
         count = len(Places(self.signature).all)
 
         def unread(sizes: Any, section: Any) -> tuple[tuple[int, ...], Callable[[], NativePlan]]:
-            assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
+            want(type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes), "sizes")
             return tuple(sizes), lambda: self.read(lambda: self._plan(section, tuple(sizes), threads))
 
         found = self.read(lambda: [unread(*x) for x in self._of(list, self.index, "plans")])

@@ -6,10 +6,10 @@ import numpy as np
 
 from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Size, assumed, smallest
-from graphq.errors import ParseError
 from graphq.ir import Op, Signature, TensorType
 from graphq.kernels.jit import Function, FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
+from graphq.model.saved_values import want
 from graphq.plan import plan as plans
 
 
@@ -51,20 +51,20 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
 
     In a valid trace, each value is computed once, and only from earlier values.
     """
-    _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
+    want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
           and isinstance(record.assumed, Mapping) and type(record.calls) is tuple
           and type(record.functions) is tuple and all(map(callable, record.functions)), "no trace")
-    _want(tuple(record.assumed.values()) == sizes == tuple([record.values.get(k) for k in record.leaves]),
+    want(tuple(record.assumed.values()) == sizes == tuple([record.values.get(k) for k in record.leaves]),
           "a trace for other sizes")
     made = {slot for slot, *_ in record.calls}
     known = {slot for slot in record.values if slot not in made}
-    _want(all(type(slot) is int and 0 <= slot < MOST_SLOTS for slot in (*known, *made)), "a trace without slots")
-    _want(known.issuperset(record.leaves) and len(set(record.leaves)) == len(sizes), "a trace without its sizes")
+    want(all(type(slot) is int and 0 <= slot < MOST_SLOTS for slot in (*known, *made)), "a trace without slots")
+    want(known.issuperset(record.leaves) and len(set(record.leaves)) == len(sizes), "a trace without its sizes")
     for slot, k, *arguments in record.calls:
-        _want(type(k) is int and 0 <= k < len(record.functions) and slot not in known
+        want(type(k) is int and 0 <= k < len(record.functions) and slot not in known
               and known.issuperset(arguments), f"slot {slot} of a trace")
         known.add(slot)
-    _want(known.issuperset(record.guards), "a guard of no slot")
+    want(known.issuperset(record.guards), "a guard of no slot")
 
 
 def check(plan: plans.Plan, signature: Signature) -> None:
@@ -72,22 +72,22 @@ def check(plan: plans.Plan, signature: Signature) -> None:
 
     The numbers in words are not checked further: a plan runs native code, so a file with plans is trusted like code.
     """
-    _want(type(plan) is plans.Plan and all(type(x) is tuple for x in (
+    want(type(plan) is plans.Plan and all(type(x) is tuple for x in (
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
     outputs = tuple(signature.outputs.values())
-    _want(len(plan.output_types) == len(outputs) and all(map(_fits, plan.output_types, outputs)), "other outputs")
-    _want(all(type(x) is plans.ReportedError and x.kind in plans.REPORTS and type(x.where) is str
+    want(len(plan.output_types) == len(outputs) and all(map(_fits, plan.output_types, outputs)), "other outputs")
+    want(all(type(x) is plans.ReportedError and x.kind in plans.REPORTS and type(x.where) is str
               and type(x.values) is tuple for x in plan.errors) and all(k is None or _is_number(k) for k in plan.nodes)
           and len(plan.nodes) in (0, len(plan.steps)), "no errors or nodes")
-    _want(type(plan.in_place) is tuple and all(
+    want(type(plan.in_place) is tuple and all(
         type(x) is tuple and len(x) == 2 and _is_number(x[0]) and x[0] < len(signature.inputs) and _is_number(x[1])
         and x[1] < len(outputs) for x in plan.in_place), "no pairs of inputs and outputs")
     types = {"input": tuple(p.type for p in signature.inputs), "output": plan.output_types}
     for k, b in enumerate(plan.buffers):
-        _want(_is_buffer(b, types.get(getattr(b, "storage", ""), ()), len(plan.errors)), f"buffer {k}")
-    _want([b.index for b in plan.buffers if b.storage == "input"] == list(range(len(signature.inputs))), "other inputs")
+        want(_is_buffer(b, types.get(getattr(b, "storage", ""), ()), len(plan.errors)), f"buffer {k}")
+    want([b.index for b in plan.buffers if b.storage == "input"] == list(range(len(signature.inputs))), "other inputs")
     for step in plan.steps:
-        _want(_is_native(step, plan) if type(step) is plans.Step else _is_python(step, plan), f"step {step!r:.80}")
+        want(_is_native(step, plan) if type(step) is plans.Step else _is_python(step, plan), f"step {step!r:.80}")
 
 
 def _is_buffer(b: plans.Buffer, types: Sequence[TensorType], errors: int) -> bool:
@@ -159,8 +159,3 @@ def _fits(type: TensorType, wanted: TensorType) -> bool:
 
 def _nbytes(type: TensorType) -> int:
     return TensorType(type.dtype, None if type.shape is None else tuple(map(assumed, type.shape))).nbytes
-
-
-def _want(holds: bool, what: str) -> None:
-    if not holds:
-        raise ParseError(f"a plan that graphq does not make: {what}")

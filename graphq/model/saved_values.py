@@ -22,7 +22,7 @@ from graphq.base.arrays import Content
 from graphq.base.budget import expect
 from graphq.base.sizes import RECORDED, Later, Size, Trace, name_of, recorded
 from graphq.dtypes import DTYPES, DType, as_dtype
-from graphq.errors import GraphError
+from graphq.errors import GraphError, ParseError
 from graphq.ir import OPS, SIZED_CONSTANT, Graph, Op, TensorType, check_dims, flat, lookup, rebuilt
 from graphq.kernels.jit import Function, FunctionTable, Module
 from graphq.plan.plan import Ref
@@ -203,6 +203,12 @@ def lookup_given(name: str) -> Op:
     return lookup(name)
 
 
+def want(holds: bool, what: str) -> None:
+    """Raise ParseError unless a condition on a file's data `holds`. Unlike `assert`, this is never switched off."""
+    if not holds:
+        raise ParseError(f"a plan that graphq does not make: {what}")
+
+
 class PlanReader(Reader):
     """Reads plans. `modules` has the code of kernels. `trace` has the computations with open sizes (`base.sizes`)."""
 
@@ -224,18 +230,20 @@ class PlanReader(Reader):
         self._numbers = self._computed.union(() if trace is None else trace.leaves)
 
     def _size(self, slot: int, name: str) -> Size:
-        assert self.trace is not None and slot in self._numbers and type(name) is str
+        want(slot in self._numbers and type(name) is str, f"size {slot!r:.40}")
+        assert self.trace is not None  # it has the slot
         if name:
             self.trace.names[slot] = name
         return Size(self.trace, slot)
 
     def _later(self, slot: int) -> Later:
-        assert self.trace is not None and slot in self._computed
+        want(slot in self._computed, f"slot {slot!r:.40} of a trace")
+        assert self.trace is not None  # it has the slot
         return Later(self.trace, slot)
 
 
 def _function(modules: Sequence[Module], number: Any, name: Any) -> Function:
-    assert type(number) is int and 0 <= number < len(modules) and name in modules[number].code.names
+    want(type(number) is int and 0 <= number < len(modules) and name in modules[number].code.names, "a kernel")
     found: Function = getattr(modules[number], name)
     return found
 

@@ -37,6 +37,8 @@ def save_for(path: str | os.PathLike[str], of: Plans, targets: Sequence[str]) ->
 
     Raises KernelError for an unknown name, GraphError if the file cannot be written, CompileError if a build fails.
     """
+    if isinstance(targets, str):
+        raise CompileError(f"targets must be a list of names, such as [{targets!r}], got {targets!r}")
     levels = [isa.level_named(x) for x in dict.fromkeys(x for t in targets for x in (ALL if t == "all" else (t,)))]
     if not levels:
         raise CompileError("no targets: name ISA levels, or all")
@@ -44,7 +46,7 @@ def save_for(path: str | os.PathLike[str], of: Plans, targets: Sequence[str]) ->
     code = CHILD.format(path=[x or os.getcwd() for x in sys.path])
     with TemporaryDirectory() as folder:
         given, made = os.path.join(folder, "given"), [os.path.join(folder, level.name) for level in levels]
-        save(given, of, plans=())
+        save(given, of, plans=(), mode=0o600)  # the options of other users' files do not count
         for level, out in zip(progress(levels, "targets"), made, strict=True):
             machine = next((name for name, of in isa.ARCHITECTURES.items() if level in of.LEVELS), MACHINE)
             if (HOST, machine) == ("aarch64", "x86_64"):
@@ -61,6 +63,8 @@ def save_for(path: str | os.PathLike[str], of: Plans, targets: Sequence[str]) ->
 def build(given: str, out: str, level: str, sizes: str) -> None:
     """Compile the model in the file `given` for a level, plan it for each of the `sizes` (JSON), and save it."""
     saved = Saved(given)
+    if not saved.file.private:
+        raise CompileError(f"{given} cannot be private, so it cannot pass on the model's options")
     own = saved.settings
     model = CompiledGraph(saved.source, Options(
         isa.level_named(level), own.threads, own.strict, own.passes, own.cache, own.memory))

@@ -1,7 +1,10 @@
-"""The operations, one file per family. Importing this package registers all operations."""
+"""The operations, one file per family, and the version of their numbers. An import registers all operations."""
 from importlib import import_module
 
 from graphq.base.budget import collector_paused
+
+NUMBERS = 3
+"""The version of graphq's numbers. tests/test_same_bits.py has digests of outputs for it."""
 
 with collector_paused():
     for _family in ("angles", "arithmetic", "attention", "binary", "control", "conv", "dropout", "dynamic_quant",

@@ -1,5 +1,7 @@
 """Fingerprints of models: equal if the outputs are equal for all inputs, whatever the machine, level and threads."""
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from dense import dense
 import graphq as gq
 from graphq.cli import main
 from graphq.errors import GraphError
-from graphq.model import fingerprint
+from graphq.model import fingerprint, saved_models
 from graphq.passes import PIPELINE, RangesByRow
 
 TEXT = """graph net(x: f32[2,3]) {
@@ -137,3 +139,18 @@ def test_it_names_products_of_f64_that_sizes_decide(tmp_path, capsys):
             table = MatMul(column, w) narrow = Cast<to = 1>(table) y = Add(x, narrow) }"""), tmp_path / "net.onnx")
     assert main(["fingerprint", str(tmp_path / "net.onnx"), "--json"]) == 0
     assert any("onnx_node MatMul(" in x for x in json.loads(capsys.readouterr().out)["not_covered"])
+
+
+def test_a_file_of_other_numbers_is_compiled_anew(tmp_path, monkeypatch):
+    """The plans in it may give other bits than the fingerprint, computed by this version, promises."""
+    folder = Path(saved_models.__file__).parents[1]
+    for name in ("base", "ops", "plan"):
+        shutil.copytree(folder / name, tmp_path / name)
+    assert saved_models.sources() == saved_models.sources.__wrapped__()
+    monkeypatch.setattr(saved_models, "__file__", str(tmp_path / "model" / "saved_models.py"))
+    assert saved_models.sources.__wrapped__() == saved_models.sources()
+    init = tmp_path / "ops" / "__init__.py"
+    changed = init.read_text().replace(f"NUMBERS = {fingerprint.NUMBERS}\n", f"NUMBERS = {fingerprint.NUMBERS + 1}\n")
+    assert changed != init.read_text()
+    init.write_text(changed)
+    assert saved_models.sources.__wrapped__() != saved_models.sources()

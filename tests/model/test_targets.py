@@ -104,6 +104,24 @@ def test_a_processor_that_lacks_all_targets_compiles_the_graph(path, monkeypatch
     assert np.array_equal(model(rows(3)), gq.compile(net())(rows(3)))
 
 
+def test_builds_have_the_options_of_the_model_whatever_new_files_may_be_by_default(tmp_path):
+    """With a umask of 0 other users could write to new files, and the options of such files are not used."""
+    model = gq.compile(net(), threads=1, precision="bf16", ties="formula")
+    before = os.umask(0)
+    try:
+        model.save(tmp_path / "m.graphq", targets=[HERE])
+    finally:
+        os.umask(before)
+    (tmp_path / "m.graphq").chmod(0o644)
+    settings, wanted = saved_models.Saved(tmp_path / "m.graphq").settings, model.options
+    assert (settings.threads, settings.passes) == (1, wanted.passes) and wanted.passes is not None
+
+
+def test_targets_are_a_list(tmp_path):
+    with pytest.raises(gq.CompileError, match=r"targets must be a list of names, such as \['avx2'\], got 'avx2'"):
+        gq.compile(net()).save(tmp_path / "m.graphq", targets="avx2")
+
+
 def test_a_level_that_fails_its_self_test_is_not_used(path, monkeypatch):
     monkeypatch.setattr(levels, "works", lambda level, cache=True: False)
     assert saved_models.Saved(path).misfit.startswith("this machine does not pass the self-test of ISA level")
