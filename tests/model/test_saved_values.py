@@ -11,7 +11,7 @@ from graphq.base.budget import budget
 from graphq.base.programs import Program, TraceRecord, record, restored
 from graphq.base.sizes import Later, Size, Trace, later, parts
 from graphq.dtypes import DTYPES, f32, s4, u8
-from graphq.errors import CompileError, GraphqError
+from graphq.errors import CompileError, GraphqError, ParseError
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.ir.op import Curve, lookup
@@ -152,9 +152,9 @@ def test_open_sizes_and_their_guards():
             own = values.of(results)
             assert own[:2] == [sizes[0] * 4, sum(sizes)] and own[3] == sizes[0]
             assert own[2].tolist() == [*sizes]
-    with pytest.raises(gq.ParseError, match="does not make: size"):
+    with pytest.raises(ParseError, match="does not make: size"):
         PlanReader([].__getitem__, [], trace).of(["size", len(trace.values), "n"])
-    with pytest.raises(gq.ParseError, match="does not make: slot -1 of a trace"):
+    with pytest.raises(ParseError, match="does not make: slot -1 of a trace"):
         PlanReader([].__getitem__, [], trace).of(["later", -1])
 
 
