@@ -52,8 +52,8 @@ class Estimate:
 
     @property
     def expected(self) -> float:
-        """The largest loss that new inputs like the batches are expected to have: MARGIN times the largest loss."""
-        return max(GOOD, MARGIN * max(self.losses or (self.sized or 0.0,)))
+        """The loss to expect at most of inputs like the batches: MARGIN times the held-out loss, at least `seen`."""
+        return max(GOOD, self.seen or 0.0, MARGIN * max(self.losses or (self.sized or 0.0,)))
 
     @property
     def expected_sized(self) -> float:
@@ -79,7 +79,7 @@ class Estimate:
     @property
     def much(self) -> bool:
         """Whether the loss is so large that other data may lose far more."""
-        return max(self.losses, default=0.0) > tuned.TARGET
+        return max((*self.losses, self.seen or 0.0)) > tuned.TARGET
 
     @property
     def grows(self) -> bool:

@@ -50,8 +50,8 @@ class Trials:
         self.compared = list(dict.fromkeys([*self.held_out, *((self.every, k) for _, k in self.held_out)]))
         """The cases on which settings are compared: also these batches with the statistics of all batches."""
         copies = range(count, count * (1 + len(SIZES)), count)
-        self.judged = list(dict.fromkeys(
-            [*self.compared, *((self.every, first + k % count) for first in copies for _, k in self.held_out)]))
+        more = ((self.every, first + k % count) for first in copies for _, k in self.held_out)
+        self.judged = list(dict.fromkeys([*self.compared, *more]))
         """The cases that show how reliable a loss is: also the copies, with the statistics of all batches."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()

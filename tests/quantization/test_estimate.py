@@ -58,6 +58,14 @@ def test_the_loss_that_is_expected(losses, sized, like_these, of_other_sizes):
     assert f"expect at most {words}\n" in str(found)
 
 
+def test_what_batches_lose_with_the_ranges_of_the_file_is_expected():
+    """Their loss is known, even if they lose less with the ranges of other batches."""
+    found = Estimate((3.3e-5, 2e-5), 1e-4, 10, 1.0, seen=9.5e-5)
+    assert (found.expected, found.expected_sized) == (9.5e-5, 1e-4) and found.sure
+    more = Estimate((1e-3,), None, 10, 1.0, seen=2.1e-3)
+    assert more.expected == 2.5e-3 and not more.sure and "the loss is above 0.002" in str(more)
+
+
 def test_larger_and_smaller_copies():
     x = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
     data = extended([{"x": x, "k": np.arange(2)}, {"x": -x, "k": np.arange(2)}])
