@@ -37,7 +37,7 @@ COMMANDS = {
     "diff": ("show how two models differ: nodes, attributes, weights", "model.onnx other.onnx --json"),
     "verify": ("write digests of a model's results, or compare them with another machine's",
                "model.onnx --digests digests.json --values"),
-    "cache": ("show the cache of kernels and models, empty it, or ship its kernels", "export FILE model.onnx"),
+    "cache": ("show the cache of kernels and models, empty it, or ship its kernels", "export kernels.graphq"),
 }
 """The commands, each a module of `graphq.commands`: a short description, and an example of its arguments."""
 

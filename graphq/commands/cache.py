@@ -1,26 +1,23 @@
 """Show the cache of kernels and models (`info`), empty it (`clear`), or ship its kernels (`export`, `import`).
 
-`export FILE` writes all kernels in the cache to FILE. `export FILE MODEL...` compiles the models and writes only their
-kernels. `import FILE` adds the kernels to this machine's cache: then these models need no compiler here. Both machines
-must have the same kind of processor, and the same versions of graphq, Numba, llvmlite and Python.
+`export FILE` writes the kernels in the cache to FILE. `import FILE` adds them to this machine's cache, so that models
+with these kernels need no compiler. Both machines must have the same kind of processor, and the same versions of
+graphq, Numba, llvmlite and Python.
 """
 import argparse
 from pathlib import Path
 from typing import Any
 
-from graphq.commands.shared import JSON, TARGET, Arguments, numbers, option, write
-from graphq.compile import compile
-from graphq.errors import ParseError
+from graphq.commands.shared import JSON, Arguments, option, write
+from graphq.errors import GraphqError, ParseError
 from graphq.ir.names import counted
-from graphq.kernels.jit import cache, cpu, modules
-from graphq.kernels.threads.team import modules_of_team
+from graphq.kernels.jit import cache, cpu
 from graphq.model import saved_file
 
 ARGUMENTS: Arguments = (
     option("action", choices=["info", "clear", "export", "import"]),
     option("file", nargs="?", type=Path, metavar="FILE", help="the file with kernels, to write or to read"),
-    option("models", nargs="*", type=Path, metavar="MODEL", help="export only the kernels of these models"),
-    JSON, *TARGET)
+    JSON)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -29,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     if (file is None) == (action in ("export", "import")):
         raise ParseError(f"cache {action} {'needs a FILE' if file is None else f'takes no FILE, got {file}'}")
     if action in ("export", "import"):
-        names, done = export_kernels(options) if action == "export" else import_kernels(file), f"{action}ed"
+        names, done = export_kernels(file) if action == "export" else import_kernels(file), f"{action}ed"
         write(options, f"{counted(len(names), 'kernel module')} {done}", {"file": str(file), done: len(names)})
     elif action == "clear":
         removed = cache.clear()
@@ -41,17 +38,11 @@ def run(options: argparse.Namespace) -> None:
               {"folder": str(info.path), "modules": info.modules, "models": info.models, "bytes": info.bytes})
 
 
-def export_kernels(options: argparse.Namespace) -> list[str]:
-    """Write the kernels to the file, and return their names. Raises GraphqError, or OSError from the cache."""
-    models = [compile(x, isa=options.isa, threads=options.threads, cache="kernels", **numbers(options))
-              for x in options.models]
-    if models:
-        modules_of_team()
-        found = dict(x.file for x in list(modules.modules_by_key.values()))
-    else:
-        found = cache.usable_modules()
+def export_kernels(path: Path) -> list[str]:
+    """Write the kernels to a file, and return their names. Raises GraphError, or OSError from the cache."""
+    found = cache.usable_modules()
     index = {"kernels": list(found), "versions": cache.versions(), "cpu": cpu.describe()}
-    saved_file.write(options.file, index, [memoryview(x) for x in found.values()])
+    saved_file.write(path, index, [memoryview(x) for x in found.values()])
     return list(found)
 
 
@@ -72,7 +63,7 @@ def import_kernels(path: Path) -> list[str]:
     try:
         for k, name in enumerate(names):
             cache.checked(name, bytes(file.section(k)))
-    except Exception as e:
+    except (GraphqError, TypeError, ValueError) as e:
         file.fail(f"its kernels are not as `graphq cache export` writes them: {e!s:.200}")
     folder = cache.folder()
     for k, name in enumerate(names):

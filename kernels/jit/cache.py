@@ -91,19 +91,15 @@ class Entry:
         except (OSError, ValueError):
             return None
 
-    def packed(self, code: Code) -> bytes:
-        """The bytes of the file with this code."""
-        data = json.dumps([self.recipe, self.without, code.names]).encode() + b"\n" + bytes(code.object)
-        return hashlib.sha256(data).digest() + data
-
     def write(self, code: Code) -> None:
         """Write the code in one atomic step, so other processes never see a part of a file. Failures are logged."""
+        data = json.dumps([self.recipe, self.without, code.names]).encode() + b"\n" + bytes(code.object)
         try:
             path = safe_folder(self._wanted)
         except OSError as error:
             return log.warning("there is no folder for the kernel cache: %s", error)
         try:
-            put(path, self.name, self.packed(code))
+            put(path, self.name, hashlib.sha256(data).digest() + data)
         except OSError as error:  # for example, the disk is full
             log.warning("kernel cache %s cannot be used: %s", path, error)
 

@@ -162,12 +162,6 @@ class Module:
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 
     @property
-    def file(self) -> tuple[str, bytes]:
-        """The name and the bytes of the module's file in the cache, after waiting for the code."""
-        entry = folder.Entry(self.name, self.source.text, self.source.without)
-        return entry.name, entry.packed(self.code)
-
-    @property
     def code_in_time(self) -> folder.Code:
         """The object code. A deferred compilation is not hurried: it runs when nobody else needs the cores."""
         if self._addresses is None and self._job is not None:
