@@ -45,6 +45,13 @@ def test_sizes_of_a_case(tmp_path):
     assert (row["case"], row["macs"]) == ("5x64x48", 5 * 64 * 48)
 
 
+def test_decode():
+    done = run("decode.py", "--matrices", "2", "--k", "64", "--n", "32", "--weights", "s4", "--level", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line.split("  ")[0] for line in done.stdout.splitlines() if "ONNX" not in line]
+    assert names == ["reading", "graphq s4, level 4"]
+
+
 def test_wrong_arguments():
     done = run("matmul.py", "--case", "mm_none")
     assert done.returncode == 2 and "invalid choice: 'mm_none'" in done.stderr
