@@ -75,6 +75,18 @@ def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
         assert chosen == widest(scores) and 0.75 * scores[chosen] <= min(scores.values())
 
 
+def test_the_loss_of_outputs_does_not_choose_ranges(work, monkeypatch):
+    """Narrow ranges may lose least on few batches, and most on larger ones."""
+    taken = []
+    narrow = {Candidate("mse"), Candidate("percentile")}
+    monkeypatch.setattr(Search, "loss", lambda self, s, most=1.0: 1e-9 if {c for _, c in s.choices} <= narrow else 0.01)
+    monkeypatch.setattr(Search, "frontier", lambda self, s: taken.append(s) or [Point(s, 0.5, 0.01)])
+    monkeypatch.setattr(Search, "possible", lambda self, s: s)
+    monkeypatch.setattr(Search, "local", lambda self: self.uniform(Candidate("min_max", margin=1.0)))
+    assert dict(work.run().choices) == dict.fromkeys(work.tensors, Candidate("min_max", margin=1.0))
+    assert taken == [work.local()]
+
+
 def test_a_tensor_gets_the_widest_range_that_is_hardly_worse():
     names = {"min_max": Candidate("min_max"), "mse": Candidate("mse"), "half": Candidate("min_max", margin=0.5),
              "full": Candidate("min_max", margin=1.0)}
