@@ -10,7 +10,7 @@ from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, sto
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.vector import Columns, narrow
 from graphq.kernels.moves.rotate import rotation
-from graphq.kernels.moves.transpose import row_copier
+from graphq.kernels.moves.transpose import copy_row
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
@@ -75,7 +75,7 @@ def reported(number: int) -> int:
 
 def keeping(rotary: int, interleaved: int, kept: str) -> Functions:
     """Make the block function that writes caches of the type `kept`."""
-    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept)
+    rotate, pack = emits(rotation(bool(interleaved))), packing(kept)
     bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 
     def block(args: int, index: int) -> None:
@@ -92,13 +92,13 @@ def keeping(rotary: int, interleaved: int, kept: str) -> Functions:
                 return
             past, target = a.past + head * rows * row, a.cache + head * capacity * row
             if past != target:
-                copy(past, target, before * row)
+                copy_row(past, target, before * row)
                 clear(target + (before + tokens) * row, (capacity - before - tokens) * row)
             for i in range(tokens):
                 token = n * tokens + i
                 x, place_of = a.new + token * stride + head % groups * nbytes, target + (before + i) * row
                 y = turned if whole else place_of
-                copy(x, y, nbytes)
+                copy_row(x, y, nbytes)
                 if rotary:
                     place = load_s64(positions + 8 * token) if positions else before + i
                     if place < 0 or place >= places:

@@ -7,7 +7,7 @@ from llvmlite import ir
 from graphq.base.sizes import number, recorded
 from graphq.ir import Node
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
-from graphq.kernels.jit import Functions, emits
+from graphq.kernels.jit import block_module, emits
 from graphq.kernels.jit.intrinsics import Record, load_u8
 from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
 from graphq.kernels.operands.windows import WINDOWS
@@ -35,21 +35,18 @@ def fill_bytes(b: Builder, target: Value, value: Value, count: Value) -> None:
     b.call_named("llvm.memset.p0.i64", ir.VoidType(), target.pointer(I8), value.trunc(I8), count, constant(I1, 0))
 
 
-def pad_rows_block() -> Functions:
-    """Make the block function that copies rows into rows with margins."""
-
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        source, target, length, before, after, value = a.source, a.target, a.length, a.before, a.after, a.value
-        if a.value_at:
-            value = load_u8(a.value_at)
-        for i in range(index * a.each, min(index * a.each + a.each, a.rows)):
-            row = target + i * (before + length + after)
-            fill_bytes(row, value, before)
-            copy_bytes(source + i * length, row + before, length)
-            fill_bytes(row + before + length, value, after)
-
-    return Functions(block=block)
+@block_module
+def pad_rows_block(args: int, index: int) -> None:
+    """Copy rows into rows with margins."""
+    a = view(args)
+    source, target, length, before, after, value = a.source, a.target, a.length, a.before, a.after, a.value
+    if a.value_at:
+        value = load_u8(a.value_at)
+    for i in range(index * a.each, min(index * a.each + a.each, a.rows)):
+        row = target + i * (before + length + after)
+        fill_bytes(row, value, before)
+        copy_bytes(source + i * length, row + before, length)
+        fill_bytes(row + before + length, value, after)
 
 
 def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, target: Target) -> Step:

@@ -8,7 +8,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered, at_rows, lower_eltwise
 from graphq.kernels.family.record import Family, epilogue_slots
-from graphq.kernels.jit import Functions, modules
+from graphq.kernels.jit import block_module, modules
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import lower, walk
@@ -24,18 +24,15 @@ SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
 view = SPACE.view
 
 
-def eltwise_blocks() -> Functions:
-    """Make the block function that writes a block of outputs."""
-
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        batch, m, n, each, rows, columns = a.batch, a.m, a.n, a.each, a.rows, a.columns
-        across, down = (n + columns - 1) // columns, (m + rows - 1) // rows
-        first, i, j = index // (across * down) * each, index // across % down * rows, index % across * columns
-        for b in range(first, min(first + each, batch)):
-            write(args, b, i, j, min(rows, m - i), min(columns, n - j), 0, 0, 0)
-
-    return Functions(block=block)
+@block_module
+def eltwise_blocks(args: int, index: int) -> None:
+    """Write a block of outputs."""
+    a = view(args)
+    batch, m, n, each, rows, columns = a.batch, a.m, a.n, a.each, a.rows, a.columns
+    across, down = (n + columns - 1) // columns, (m + rows - 1) // rows
+    first, i, j = index // (across * down) * each, index // across % down * rows, index % across * columns
+    for b in range(first, min(first + each, batch)):
+        write(args, b, i, j, min(rows, m - i), min(columns, n - j), 0, 0, 0)
 
 
 def plan_eltwise(epilogue: Epilogue, space: Space, target: Target, strip_rows: int | None = None) -> Step:

@@ -8,7 +8,7 @@ would repeat LLVM's work.
 """
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,16 @@ class Functions:
         self.speed, self.named = speed, named
 
 
+def block_module(body: Callable[[int, int], None]) -> Callable[[], Functions]:
+    """Make the factory of a module whose only function, `block`, is the decorated function of a file."""
+
+    @wraps(body)
+    def factory() -> Functions:
+        return Functions(block=body)
+
+    return factory
+
+
 _TAG = "graphq_entry"
 _ENTRY = """
 declare i32 @"{native}"(ptr, ptr{kinds})
@@ -104,14 +114,11 @@ define void @"{name}"({parameters}) {{
 """
 
 
-def first_module() -> Functions:
-    """The module that a new compiling process compiles first. Numba then makes its lazy imports before any job."""
-
-    def block(args: int, index: int) -> None:
-        for k in range(index // 2, max(index, 3)):
-            store_s64(args + 8 * k, k if k > index % 5 else 0)
-
-    return Functions(block=block)
+@block_module
+def first_module(args: int, index: int) -> None:
+    """Make Numba do its lazy imports: a new compiling process compiles this module before any job."""
+    for k in range(index // 2, max(index, 3)):
+        store_s64(args + 8 * k, k if k > index % 5 else 0)
 
 
 def object_code(source: "Source") -> tuple[bytes, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, modules
+from graphq.kernels.jit import Functions, Intrinsic, Loop, block_module, emits, modules
 from graphq.kernels.jit.intrinsics import Record, stack
 from graphq.kernels.jit.values import I32, Builder, Value, vector
 from graphq.kernels.matmul.matrix import STATE, matrix_setup
@@ -81,15 +81,12 @@ def _on_tiles(matrix: Matrix, signed: bool) -> Functions:
     return Functions(block=block)
 
 
-def copy_module() -> Functions:
-    """Make the module that copies memory, 64 bytes at a time; its argument block is a COPY."""
-
-    def block(args: int, index: int) -> None:
-        a = view_copy(args)
-        start = index * a.nbytes
-        copy_lines(a.source + start, a.target + start, a.nbytes // 64)
-
-    return Functions(block=block)
+@block_module
+def copy_module(args: int, index: int) -> None:
+    """Copy memory, 64 bytes at a time; the argument block is a COPY."""
+    a = view_copy(args)
+    start = index * a.nbytes
+    copy_lines(a.source + start, a.target + start, a.nbytes // 64)
 
 
 def vector_loop(how: Multiplying, lanes: int) -> Intrinsic:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 
 from graphq.base.sizes import largest
-from graphq.kernels.jit import Functions, Loop, emits, modules
+from graphq.kernels.jit import Loop, block_module, emits, modules
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns, fold, over_columns
@@ -50,15 +50,12 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
         nan.ne(0).select(float("nan"), x).store(target + 4 * k)
 
 
-def extremes_block() -> Functions:
-    """Make the block function of the first step."""
-
-    def block(args: int, index: int) -> None:
-        a = view_range(args)
-        first = index * a.each * PIECE
-        extremes(a.source + 4 * first, min(a.each * PIECE, a.count - first), a.extremes + 8 * index)
-
-    return Functions(block=block)
+@block_module
+def extremes_block(args: int, index: int) -> None:
+    """Run the first step."""
+    a = view_range(args)
+    first = index * a.each * PIECE
+    extremes(a.source + 4 * first, min(a.each * PIECE, a.count - first), a.extremes + 8 * index)
 
 
 @emits
@@ -85,14 +82,11 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
     b.fptoui(z, I8).store(zero_point)
 
 
-def scale_block() -> Functions:
-    """Make the block function of the second step."""
-
-    def block(args: int, index: int) -> None:
-        a = view_scale(args)
-        scale_of(a.extremes, a.blocks, a.scale, a.zero_point)
-
-    return Functions(block=block)
+@block_module
+def scale_block(args: int, index: int) -> None:
+    """Run the second step."""
+    a = view_scale(args)
+    scale_of(a.extremes, a.blocks, a.scale, a.zero_point)
 
 
 def plan_range(count: int, target: Target) -> tuple[Step, Step]:

@@ -7,7 +7,7 @@ from graphq.ir import Node
 from graphq.kernels.jit import Functions, Loop, emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, c64, vector
-from graphq.kernels.moves.transpose import row_copier
+from graphq.kernels.moves.transpose import copy_row
 from graphq.kernels.operands.space import broadcast_strides
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, plan_rows
@@ -48,7 +48,7 @@ def rotation(interleaved: bool) -> Callable[..., None]:
 
 def rotating(interleaved: int) -> Functions:
     """Make the block function that turns rows; numbers behind the pairs are copied."""
-    rotate, copy = emits(rotation(bool(interleaved))), row_copier()
+    rotate = emits(rotation(bool(interleaved)))
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -60,7 +60,7 @@ def rotating(interleaved: int) -> Functions:
             for k in range(inner):
                 rotate(x + k * nbytes, y + k * nbytes, cos + angles + k * step, sin + angles + k * step, half)
                 if nbytes > turned:
-                    copy(x + k * nbytes + turned, y + k * nbytes + turned, nbytes - turned)
+                    copy_row(x + k * nbytes + turned, y + k * nbytes + turned, nbytes - turned)
 
     return Functions(block=block)
 

@@ -2,9 +2,9 @@
 from math import prod
 
 from graphq.ir import Node
-from graphq.kernels.jit import Functions
+from graphq.kernels.jit import block_module
 from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
-from graphq.kernels.moves.transpose import row_copier
+from graphq.kernels.moves.transpose import copy_row
 from graphq.ops.rules import normal_axis
 from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, plan_rows
@@ -19,28 +19,24 @@ begins outside of its cache or does not fit, its place is stored at `outside`.
 view = SCATTER.view
 
 
-def scattering() -> Functions:
-    """Make the block function that copies caches and writes updates."""
-    copy = row_copier()
-
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        rows, count, nbytes, places, linear = a.rows, a.count, a.nbytes, a.places, a.linear
-        for head in range(index * a.each, min(index * a.each + a.each, a.heads)):
-            first = load_s64(places + head // a.group * 8) if places else 0
-            if linear and (first < 0 or first > rows - count):
-                store_s64(a.outside, first)
-                return
-            first = first % rows
-            past, target, update = a.past + head * rows * nbytes, a.target + head * rows * nbytes, \
-                a.update + head * count * nbytes
-            if past != target:
-                copy(past, target, rows * nbytes)
-            until = min(count, rows - first)
-            copy(update, target + first * nbytes, until * nbytes)
-            copy(update + until * nbytes, target, (count - until) * nbytes)
-
-    return Functions(block=block)
+@block_module
+def scattering(args: int, index: int) -> None:
+    """Copy caches and write updates."""
+    a = view(args)
+    rows, count, nbytes, places, linear = a.rows, a.count, a.nbytes, a.places, a.linear
+    for head in range(index * a.each, min(index * a.each + a.each, a.heads)):
+        first = load_s64(places + head // a.group * 8) if places else 0
+        if linear and (first < 0 or first > rows - count):
+            store_s64(a.outside, first)
+            return
+        first = first % rows
+        past, target, update = a.past + head * rows * nbytes, a.target + head * rows * nbytes, \
+            a.update + head * count * nbytes
+        if past != target:
+            copy_row(past, target, rows * nbytes)
+        until = min(count, rows - first)
+        copy_row(update, target + first * nbytes, until * nbytes)
+        copy_row(update + until * nbytes, target, (count - until) * nbytes)
 
 
 def scatter_steps(b: PlanBuilder, node: Node) -> None:

@@ -9,11 +9,11 @@ from graphq.base.budget import expect, reserve
 from graphq.base.sizes import assumed, later
 from graphq.dtypes import s32, s64
 from graphq.ir import Node, TensorType
-from graphq.kernels.jit import Functions
+from graphq.kernels.jit import block_module
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s64
 from graphq.kernels.moves import integers
 from graphq.kernels.moves.extremes import plan_range
-from graphq.kernels.moves.transpose import plan_strided_copy, plan_transpose, row_copier, run_bytes
+from graphq.kernels.moves.transpose import copy_row, plan_strided_copy, plan_transpose, run_bytes
 from graphq.kernels.operands.space import broadcast_strides, dense
 from graphq.ops.move import bounds
 from graphq.ops.rules import normal_axis
@@ -30,24 +30,20 @@ range is stored as an s64 at the address `outside`.
 view = GATHER.view
 
 
-def gathering() -> Functions:
-    """Make the block function of gathers."""
-    copy = row_copier()
-
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        table, indices, target, outside = a.table, a.indices, a.target, a.outside
-        n, size, nbytes, index_bytes = a.count, a.size, a.nbytes, a.index_bytes
-        for row in range(index * a.each, min(index * a.each + a.each, a.rows)):
-            at = indices + row % n * index_bytes
-            signed = load_s64(at) if index_bytes == 8 else load_s32(at)
-            k = signed + size if signed < 0 else signed
-            if k < 0 or k >= size:
-                store_s64(outside, signed)
-                k = 0
-            copy(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
-
-    return Functions(block=block)
+@block_module
+def gathering(args: int, index: int) -> None:
+    """Gather rows."""
+    a = view(args)
+    table, indices, target, outside = a.table, a.indices, a.target, a.outside
+    n, size, nbytes, index_bytes = a.count, a.size, a.nbytes, a.index_bytes
+    for row in range(index * a.each, min(index * a.each + a.each, a.rows)):
+        at = indices + row % n * index_bytes
+        signed = load_s64(at) if index_bytes == 8 else load_s32(at)
+        k = signed + size if signed < 0 else signed
+        if k < 0 or k >= size:
+            store_s64(outside, signed)
+            k = 0
+        copy_row(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
 
 
 SHORT, MANY = 16, 1000

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from graphq.base.sizes import is_open
-from graphq.kernels.jit import Functions, Intrinsic, emits, load_first, njit, store_first
+from graphq.kernels.jit import Functions, Intrinsic, block_module, emits, load_first, njit, store_first
 from graphq.kernels.jit.intrinsics import Record, concatenated, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.operands.space import dense
@@ -201,34 +201,28 @@ def deinterleaving(itemsize: int, ways: int) -> Functions:
     return _weaving(itemsize, ways, True)
 
 
-def row_copier() -> Callable[[int, int, int], None]:
-    """Make the function (source, target, nbytes) that copies a row."""
-    line, short = _line(False), _line(True)
-
-    @njit
-    def copy(x: int, y: int, nbytes: int) -> None:
-        for k in range(0, nbytes - 63, 64):
-            line(x + k, y + k, 64)
-        if nbytes >= 64:
-            line(x + nbytes - 64, y + nbytes - 64, 64)
-        else:
-            short(x, y, nbytes)
-
-    return copy
+_copy_line, _copy_short = _line(False), _line(True)
 
 
-def copying() -> Functions:
-    """Make the block function that copies rows."""
-    copy = row_copier()
+@njit
+def copy_row(source: int, target: int, nbytes: int) -> None:
+    """Copy a row of `nbytes` bytes."""
+    for k in range(0, nbytes - 63, 64):
+        _copy_line(source + k, target + k, 64)
+    if nbytes >= 64:
+        _copy_line(source + nbytes - 64, target + nbytes - 64, 64)
+    else:
+        _copy_short(source, target, nbytes)
 
-    def block(args: int, index: int) -> None:
-        source, target, first, last = _place(args, index)
-        a = view(args)
-        nbytes, stride, step = a.columns, a.source_step, a.target_step
-        for i in range(first, last):
-            copy(source + i * stride, target + i * step, nbytes)
 
-    return Functions(block=block)
+@block_module
+def copying(args: int, index: int) -> None:
+    """Copy rows."""
+    source, target, first, last = _place(args, index)
+    a = view(args)
+    nbytes, stride, step = a.columns, a.source_step, a.target_step
+    for i in range(first, last):
+        copy_row(source + i * stride, target + i * step, nbytes)
 
 
 class Axis(NamedTuple):

@@ -20,7 +20,7 @@ from graphq.kernels.jit.intrinsics import Record, concatenated, load_s32, store_
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.extremes import extremes, scale_of
-from graphq.kernels.moves.transpose import row_copier
+from graphq.kernels.moves.transpose import copy_row
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE, offset_of
 from graphq.kernels.rows.loops import computed
@@ -228,7 +228,7 @@ def recurring(gates: int, level: str, emulated: int, shifted: int, by_row: int) 
         lanes = min(UNITS, own.lanes)
         together = ROWS * lanes // UNITS  # the sums of these rows fit into registers
         integers = Integers((own.dot4 or own.pairs)(lanes, bool(emulated)), bool(shifted), bool(by_row))
-    copy, many, one = row_copier(), _units(gates, integers, together), _units(gates, integers, 1)
+    many, one = _units(gates, integers, together), _units(gates, integers, 1)
     padding = 0 if integers is None else ONES * integers.how.silent("u8")
 
     def block(args: int, index: int) -> None:
@@ -244,9 +244,9 @@ def recurring(gates: int, level: str, emulated: int, shifted: int, by_row: int) 
                     store_s64(a.wrong_length, length)
                     return
         if gates == 4:
-            copy(a.first_cells + line * first, a.cells + line * first, line * (last - first))
+            copy_row(a.first_cells + line * first, a.cells + line * first, line * (last - first))
         if lengths:
-            copy(h + line * first, final + line * first, line * (last - first))
+            copy_row(h + line * first, final + line * first, line * (last - first))
             h = final
         for t in range(steps):
             step = steps - 1 - t if reverse else t
@@ -277,11 +277,11 @@ def recurring(gates: int, level: str, emulated: int, shifted: int, by_row: int) 
             if lengths:
                 for i in range(first, last):
                     if step < load_s32(lengths + 4 * i):
-                        copy(new + line * i, final + line * i, line)
+                        copy_row(new + line * i, final + line * i, line)
             else:
                 h = new
         if not lengths:
-            copy(h + line * first, final + line * first, line * (last - first))
+            copy_row(h + line * first, final + line * first, line * (last - first))
 
     return Functions(block=block)
 

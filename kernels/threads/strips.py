@@ -7,7 +7,7 @@ piece; each piece has a room of its own.
 The steps need no code for strips. Each step runs on copies of its argument block: in the copy for a strip, addresses of
 data in a room are adjusted, so row i is at `address + i * stride`.
 """
-from graphq.kernels.jit import Functions
+from graphq.kernels.jit import block_module
 from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, store_s64
 
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
@@ -26,28 +26,25 @@ view, view_part, view_moved = STRIPS.view, PART.view, MOVED.view
 PART_BYTES, MOVED_BYTES = PART.nbytes, MOVED.nbytes
 
 
-def strips_module() -> Functions:
-    """Make the module that runs all steps on a strip."""
-
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        steps, each = a.steps, a.each
-        parts = (a.m + each - 1) // each
-        piece = ((index + 1) * a.room_count - 1) // (a.batch * parts)
-        copy, rows = a.rooms + piece * a.room_bytes, piece * each - index % parts * each
-        part = args + SLOTS
-        for _ in range(steps):
-            x = view_part(part)
-            function, words, moved = x.function, x.words, x.moved
-            part += PART_BYTES
-            for k in range(words):
-                store_s64(copy + 8 * k, load_s64(part + 8 * k))
-            part += 8 * words
-            for _ in range(moved):
-                y = view_moved(part)
-                word = copy + 8 * y.word
-                store_s64(word, load_s64(word) + rows * y.stride)
-                part += MOVED_BYTES
-            call_block(function, copy, index)
-
-    return Functions(block=block)
+@block_module
+def strips_module(args: int, index: int) -> None:
+    """Run all steps on a strip."""
+    a = view(args)
+    steps, each = a.steps, a.each
+    parts = (a.m + each - 1) // each
+    piece = ((index + 1) * a.room_count - 1) // (a.batch * parts)
+    copy, rows = a.rooms + piece * a.room_bytes, piece * each - index % parts * each
+    part = args + SLOTS
+    for _ in range(steps):
+        x = view_part(part)
+        function, words, moved = x.function, x.words, x.moved
+        part += PART_BYTES
+        for k in range(words):
+            store_s64(copy + 8 * k, load_s64(part + 8 * k))
+        part += 8 * words
+        for _ in range(moved):
+            y = view_moved(part)
+            word = copy + 8 * y.word
+            store_s64(word, load_s64(word) + rows * y.stride)
+            part += MOVED_BYTES
+        call_block(function, copy, index)

@@ -5,7 +5,7 @@ the clock before and after.
 """
 import numpy as np
 
-from graphq.kernels.jit import Functions, modules
+from graphq.kernels.jit import block_module, modules
 from graphq.kernels.jit.intrinsics import Record, store_s64
 from graphq.kernels.threads.steps import run_piece
 from graphq.kernels.threads.system import TICK, read_clock, this_thread
@@ -20,18 +20,15 @@ ENTRY_BYTES = ENTRY.nbytes
 BEGIN, END = (8 * ENTRY.number(name) for name in ("begin", "end"))
 
 
-def traced_module() -> Functions:
-    """Make the module that runs pieces and reads the clock."""
-
-    def block(args: int, piece: int) -> None:
-        a = view_traced(args)
-        entry = a.log + ENTRY_BYTES * piece
-        store_s64(entry, this_thread())
-        read_clock(entry + BEGIN)
-        run_piece(a.step, piece)
-        read_clock(entry + END)
-
-    return Functions(block=block)
+@block_module
+def traced_module(args: int, piece: int) -> None:
+    """Run a piece, and read the clock before and after."""
+    a = view_traced(args)
+    entry = a.log + ENTRY_BYTES * piece
+    store_s64(entry, this_thread())
+    read_clock(entry + BEGIN)
+    run_piece(a.step, piece)
+    read_clock(entry + END)
 
 
 class TracedStep:
