@@ -29,7 +29,6 @@ token uses its own row in the cache. The kernel writes a wrong position to `wron
 by `reported`, to `wrong_length`. `scale`, only for integer caches, is f32 [groups, size]. The caller fills in
 addresses.
 """
-view = KEEP.view
 
 
 @emits
@@ -79,7 +78,7 @@ def keeping(rotary: int, interleaved: int, kept: str) -> Functions:
     bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 
     def block(args: int, index: int) -> None:
-        a = view(args)
+        a = KEEP(args)
         tokens, groups, nbytes, rows, capacity = a.tokens, a.groups, 4 * a.size, a.rows, a.capacity
         row, turned = a.size * bits // 8, stack(room)
         stride, half, places, cos, sin, positions = a.stride, a.half, a.places, a.cos, a.sin, a.positions

@@ -20,7 +20,6 @@ PAD = Record("source", "target", "length", "before", "after", "value", "rows", "
 `each` is the number of rows per block. Margins have the byte `value`. If the byte is known only at run time, it lies
 at `value_at`; otherwise `value_at` is 0.
 """
-view = PAD.view
 
 
 @emits
@@ -38,7 +37,7 @@ def fill_bytes(b: Builder, target: Value, value: Value, count: Value) -> None:
 @block_module
 def pad_rows_block(args: int, index: int) -> None:
     """Copy rows into rows with margins."""
-    a = view(args)
+    a = PAD(args)
     source, target, length, before, after, value = a.source, a.target, a.length, a.before, a.after, a.value
     if a.value_at:
         value = load_u8(a.value_at)

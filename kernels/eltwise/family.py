@@ -19,15 +19,14 @@ from graphq.plan.plan import BLOCK_CYCLES, Step, Target, pieces
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 BLOCKS_PER_THREAD = 4
-SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
+SPACE = Record(*HEAD.fields, "batch", "m", "n", "each", "rows", "columns")
 """The argument block: sizes of the iteration domain, and the batch elements, rows and columns of a block."""
-view = SPACE.view
 
 
 @block_module
 def eltwise_blocks(args: int, index: int) -> None:
     """Write a block of outputs."""
-    a = view(args)
+    a = SPACE(args)
     batch, m, n, each, rows, columns = a.batch, a.m, a.n, a.each, a.rows, a.columns
     across, down = (n + columns - 1) // columns, (m + rows - 1) // rows
     first, i, j = index // (across * down) * each, index // across % down * rows, index % across * columns

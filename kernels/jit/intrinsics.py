@@ -3,19 +3,18 @@
 Addresses are signed integers (`intp`), because intp + uintp is a float in Numba. Offsets and sizes are in bytes by
 default.
 
-A kernel file starts with `GATHER = Record(...)` and `view = GATHER.view`. The kernel uses `a = view(args)`, then
-`a.rows` or `a.rows = n`; a wrong name is an error when the kernel is compiled. Read a loop's bounds into variables
-before the loop; otherwise LLVM reads the field again after each store.
+A kernel file starts with `GATHER = Record(...)`. The kernel uses `a = GATHER(args)`, then `a.rows` or `a.rows = n`; a
+wrong name is an error when the kernel is compiled. Read a loop's bounds into variables before the loop; otherwise LLVM
+reads the field again after each store.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from llvmlite import ir
 
-from graphq.base.locks import lazy_property
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import Deferred, Intrinsic, emits, numba_intrinsic, types
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value, numpy_type
@@ -127,11 +126,17 @@ def repeated(x: Value, multiplier: int, lanes: int) -> Value:
 T = TypeVar("T")
 
 
-class Record:
-    """The layout of an argument block: its fields in order, one 64-bit word each."""
+class Record(Deferred):
+    """The layout of an argument block: its fields in order, one 64-bit word each.
+
+    Compiled code calls a record with an address; the result gives access to the fields there.
+    """
+
+    __call__: Intrinsic
 
     def __init__(self, *fields: str) -> None:
         assert len(fields) <= HEADER_WORDS, "slots begin after so many words"
+        super().__init__(self._view, numba_intrinsic)
         self.fields = fields
         self.dtype = np.dtype([(name, np.int64) for name in fields], align=True)
 
@@ -144,19 +149,13 @@ class Record:
         """The index of a field."""
         return self.fields.index(name)
 
-    @lazy_property
-    def view(self) -> Intrinsic:
-        """The function that gives compiled code access to the record at an address."""
+    def _view(self, _typing: object, address: object) -> object:
+        from numba import from_dtype
 
-        def view(_typing: object, address: object) -> object:
-            from numba import from_dtype
+        def code(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-            def code(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-                return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-            return from_dtype(self.dtype)(types.intp), code
-
-        return cast(Intrinsic, Deferred(view, numba_intrinsic))
+        return from_dtype(self.dtype)(types.intp), code
 
     def load(self, address: Value, name: str) -> Value:
         """Emit the load of a field of the record at an address; only for functions decorated with `@emits`."""

@@ -18,7 +18,7 @@ from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import BYTES, lower
 from graphq.kernels.target.level import Level
 
-HEAD = ("functions", "second_look", "terms")
+HEAD = Record("functions", "second_look", "terms")
 """The first fields in the argument block of a kernel with an epilogue.
 
 `functions` is the address of EPILOGUE_FUNCTIONS. With a fast form, `second_look` is the address of the function that
@@ -34,7 +34,6 @@ LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stri
     entries                the groups of outputs that the epilogue listed (see `epilogue_code.epilogue_function`)
     frame                  the frame that the tile function was called with
 """
-view_head, view_look = Record(*HEAD).view, LOOK.view
 LOOK_BYTES = LOOK.nbytes
 
 _FACTORIES: list[Callable[[bool, bool], Functions]] = []
@@ -60,10 +59,10 @@ def exact_form() -> Functions:
 
     def look_again(look: int, uncertain: int) -> None:
         """Recompute outputs of a tile, for its first `uncertain` entries; `look` is the address of its LOOK."""
-        x = view_look(look)
+        x = LOOK(look)
         args, batch, i, left, rows, columns = x.args, x.batch, x.row, x.column, x.rows, x.columns
         sums, stride, entries = x.sums, x.stride, x.entries
-        lanes = view_functions(view_head(args).functions).lanes
+        lanes = EPILOGUE_FUNCTIONS(HEAD(args).functions).lanes
         for group in range(uncertain):
             top, c0, _ = entry_of(entries, group)
             exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
@@ -87,7 +86,6 @@ ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start
 NAMES = tuple(ARITIES)
 EPILOGUE_FUNCTIONS = Record(*NAMES, "lanes")
 """The table of an epilogue's functions: addresses (0 for missing functions), and the lanes of their vectors."""
-view_functions = EPILOGUE_FUNCTIONS.view
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
@@ -103,7 +101,7 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)
     if count:
         look = stack(LOOK_BYTES)
-        x = view_look(look)
+        x = LOOK(look)
         x.args = args
         x.batch = batch
         x.row = row
@@ -114,7 +112,7 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
         x.stride = stride
         x.entries = entries
         x.frame = frame
-        call_block(view_head(args).second_look, look, count)
+        call_block(HEAD(args).second_look, look, count)
 
 
 def epilogue_functions(epilogue: Epilogue, lanes: int) -> Functions:

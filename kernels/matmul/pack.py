@@ -53,7 +53,6 @@ result is 64-byte aligned and has `packed_bytes` bytes for each batch element. T
 `along_n`, the bytes between rows and between columns. If rows are not evenly spaced, `rows` is the address of a table
 of k byte offsets, where a negative offset means a row of zeros. Otherwise `rows` is 0.
 """
-view = PACK.view
 
 
 def panel_count(n: int) -> int:
@@ -185,7 +184,7 @@ def packing(itemsize: int) -> Functions:
     items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
 
     def block(args: int, index: int) -> None:
-        a = view(args)
+        a = PACK(args)
         k, n, each, flip, rows = a.k, a.n, a.each, a.flip, a.rows
         panels, groups = (n + 15) // 16, (k + items - 1) // items
         blocks = (panels + each - 1) // each

@@ -25,7 +25,6 @@ from graphq.kernels.threads import team
 PEAK = Record("memory", "turns")
 COPY = Record("source", "target", "nbytes")
 """The argument block of a copy; each block copies `nbytes`."""
-view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 CHAINS = 12
 """The accumulators of a vector loop: enough for two instructions a cycle with a latency of 6 cycles."""
 TURNS = 20_000
@@ -61,7 +60,7 @@ def peak_module(name: str) -> Functions:
     run = vector_loop(how, lanes)
 
     def block(args: int, index: int) -> None:
-        a = view_peak(args)
+        a = PEAK(args)
         run(a.memory, a.turns)
 
     return Functions(block=block)
@@ -71,9 +70,9 @@ def _on_tiles(matrix: Matrix, signed: bool) -> Functions:
     setup, run = matrix_setup(matrix, 1, False), tile_loop(matrix, signed)
 
     def block(args: int, index: int) -> None:
-        a = view_peak(args)
+        a = PEAK(args)
         frame = stack(FRAME_BYTES)
-        view_frame(frame).acc = a.memory
+        FRAME(frame).acc = a.memory
         setup(frame, 16)
         run(a.memory, a.turns)
         setup(frame, 0)
@@ -84,7 +83,7 @@ def _on_tiles(matrix: Matrix, signed: bool) -> Functions:
 @block_module
 def copy_module(args: int, index: int) -> None:
     """Copy memory, 64 bytes at a time; the argument block is a COPY."""
-    a = view_copy(args)
+    a = COPY(args)
     start = index * a.nbytes
     copy_lines(a.source + start, a.target + start, a.nbytes // 64)
 

@@ -39,7 +39,7 @@ MOST_VECTORS = 128
 """The most vectors in a tile's accumulators: 2,048 accumulators with 16 lanes, 1,024 with 8."""
 
 MATMUL_BLOCK = Record(
-    *HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
+    *HEAD.fields, "layout", "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
     "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail", "setup",
     "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept", "row_scales", "row_scales_table",
     "row_scales_row", "row_scales_step", "row_sums", "row_sums_table", "row_sums_row")
@@ -63,7 +63,6 @@ MATMUL_BLOCK = Record(
 
 The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """
-view, view_frame = MATMUL_BLOCK.view, FRAME.view
 
 SHORT = 26
 """The most nodes of an epilogue that tile functions compute, because they unroll it. A residual still fits."""
@@ -126,7 +125,7 @@ def element(address: int, table: int, batch: int) -> int:
 @njit
 def count_blocks(args: int) -> tuple[int, int]:
     """The number of blocks of a batch element along m, and along n."""
-    x = view(args)
+    x = MATMUL_BLOCK(args)
     panels = (x.n + 15) // 16
     return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels
 
@@ -134,7 +133,7 @@ def count_blocks(args: int) -> tuple[int, int]:
 @njit
 def area(args: int, index: int) -> tuple[int, int, int, int, int]:
     """The outputs of block `index`: batch element, rows i0 to i1 and panels j0 to j1 (both exclusive)."""
-    x, (down, across) = view(args), count_blocks(args)
+    x, (down, across) = MATMUL_BLOCK(args), count_blocks(args)
     batch, inner = index // (down * across), index % (down * across)
     i0, j0 = inner % down * x.each_rows, inner // down * x.each_panels
     return batch, i0, min(i0 + x.each_rows, x.m), j0, min(j0 + x.each_panels, (x.n + 15) // 16)
@@ -143,7 +142,7 @@ def area(args: int, index: int) -> tuple[int, int, int, int, int]:
 @njit
 def room(args: int, index: int) -> int:
     """The address of the memory for copies of activations; the piece that block `index` belongs to owns it."""
-    x, (down, across) = view(args), count_blocks(args)
+    x, (down, across) = MATMUL_BLOCK(args), count_blocks(args)
     return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
 
 
@@ -153,7 +152,7 @@ def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
 
     The memory is `size` bytes at `address` or, if `size` is 0, the weights of the plan's next step.
     """
-    x = view(args)
+    x = MATMUL_BLOCK(args)
     if size == 0:
         address, size = x.ahead, x.ahead_bytes
     return address, min(256 if x.setup else 64, (size + steps - 1) // steps)
@@ -163,14 +162,14 @@ def matmul_blocks() -> Functions:
     """Make the block function of matmuls: the same for all kernels, layouts of activations and epilogues."""
 
     def block(args: int, index: int) -> None:
-        x = view(args)
+        x = MATMUL_BLOCK(args)
         batch, i0, i1, j0, j1 = area(args, index)
         m, n, step, width, kept, setup, writer = x.m, x.n, x.rows, x.panels, x.kept, x.setup, x.writer
         layout, itemsize, panel_bytes, order_bytes = x.layout, x.itemsize, x.panel_bytes, x.order_bytes
         a, w = element(x.a, x.a_table, batch), element(x.w, x.w_table, batch)
         panels, copies, order = (n + 15) // 16, room(args, index), w + x.order
         frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
-        f = view_frame(frame)
+        f = FRAME(frame)
         f.stride = x.stride
         f.k = x.k
         f.acc = sums

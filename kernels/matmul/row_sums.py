@@ -17,7 +17,6 @@ The caller fills in the addresses of the activations, of the table of batch offs
 element has `sums_bytes` bytes of sums. The caller may change `stride`, the bytes between rows or, for transposed
 activations, between neighboring indices k. Each byte is xored with `flip`.
 """
-view = ROW_SUMS.view
 
 
 def byte_sums(x: Value, signed: bool) -> Value:
@@ -68,7 +67,7 @@ def _sum_blocks(sums: Intrinsic, unit: int, columns: bool) -> Functions:
     """Make the block function that calls `sums` for `unit` rows at a time. If `columns`, the rows are transposed."""
 
     def block(args: int, index: int) -> None:
-        a = view(args)
+        a = ROW_SUMS(args)
         m, k, each, flip = a.m, a.k, a.each, a.flip
         blocks = (m + each - 1) // each
         batch, first = index // blocks, index % blocks * each

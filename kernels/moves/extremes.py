@@ -30,7 +30,6 @@ Each block stores two f32, top and low, at `extremes`.
 """
 SCALE = Record("extremes", "blocks", "scale", "zero_point")
 """The argument block of the second step. It reads the extremes of `blocks` blocks, and stores an f32 and a u8."""
-view_range, view_scale = RANGE.view, SCALE.view
 
 
 @emits
@@ -53,7 +52,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
 @block_module
 def extremes_block(args: int, index: int) -> None:
     """Run the first step."""
-    a = view_range(args)
+    a = RANGE(args)
     first = index * a.each * PIECE
     extremes(a.source + 4 * first, min(a.each * PIECE, a.count - first), a.extremes + 8 * index)
 
@@ -85,7 +84,7 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
 @block_module
 def scale_block(args: int, index: int) -> None:
     """Run the second step."""
-    a = view_scale(args)
+    a = SCALE(args)
     scale_of(a.extremes, a.blocks, a.scale, a.zero_point)
 
 

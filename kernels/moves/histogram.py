@@ -30,7 +30,6 @@ Each block writes PART bytes to `parts`.
 """
 SUM = Record("parts", "blocks", "counts", "extremes")
 """The argument block of the second step: it combines the results of `blocks` blocks."""
-view_count, view_sum = COUNT.view, SUM.view
 NEGATIVE_INFINITY = ~INFINITY
 """-inf as an s32 that compares like floats (see `numbers.observed.ordered`), as INFINITY does."""
 
@@ -63,7 +62,7 @@ def histogram_block(counting: int) -> Functions:
     """Make the block function that finds a block's extremes and, if `counting`, counts its elements by bin."""
 
     def block(args: int, index: int) -> None:
-        a = view_count(args)
+        a = COUNT(args)
         source, table = a.source, a.parts + index * PART
         if counting:
             for k in range(TABLES * BINS):
@@ -95,7 +94,7 @@ def histogram_sum(counting: int) -> Functions:
     """Make the block function that combines extremes and, if `counting`, adds the counts of all blocks."""
 
     def block(args: int, index: int) -> None:
-        a = view_sum(args)
+        a = SUM(args)
         parts, counts = a.parts, a.counts
         low, high = INFINITY, NEGATIVE_INFINITY
         if counting:

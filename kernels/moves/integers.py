@@ -72,7 +72,6 @@ caller fills in the address fields.
 """
 SUM = Record("source", "target", "rows", "columns", "each")
 """The argument block of sums: `rows` rows of `columns` integers, `each` rows per block."""
-combine_view, sum_view = COMBINE.view, SUM.view
 
 ARITHMETIC = {"add": njit(lambda x, y: x + y), "subtract": njit(lambda x, y: x - y),
               "multiply": njit(lambda x, y: x * y), "maximum": njit(lambda x, y: max(x, y)),
@@ -89,7 +88,7 @@ def combining(function: str, bits: int) -> Functions:
     combined = (ARITHMETIC | COMPARISONS)[function]
 
     def block(args: int, index: int) -> None:
-        p = combine_view(args)
+        p = COMBINE(args)
         columns, a_column, b_column = p.columns, p.a_column, p.b_column
         for i in range(index * p.each, min(index * p.each + p.each, p.rows)):
             a, b, target = p.a + i * p.a_row, p.b + i * p.b_row, p.target + i * columns * width
@@ -104,7 +103,7 @@ def summing(bits: int) -> Functions:
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
 
     def block(args: int, index: int) -> None:
-        p = sum_view(args)
+        p = SUM(args)
         columns = p.columns
         for i in range(index * p.each, min(index * p.each + p.each, p.rows)):
             source, total = p.source + i * columns * width, 0

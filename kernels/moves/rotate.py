@@ -19,7 +19,6 @@ ROTATE = Record("source", "cos", "sin", "target", "outer", "middle", "inner", "b
 
 `outer` is batch * middle, and a block has `each` of them. The steps are the bytes between angles along the axes.
 """
-view = ROTATE.view
 
 
 def rotation(interleaved: bool) -> Callable[..., None]:
@@ -51,7 +50,7 @@ def rotating(interleaved: int) -> Functions:
     rotate = emits(rotation(bool(interleaved)))
 
     def block(args: int, index: int) -> None:
-        a = view(args)
+        a = ROTATE(args)
         nbytes, half, cos, sin, inner, step = a.nbytes, a.half, a.cos, a.sin, a.inner, a.inner_step
         turned = 8 * half
         for outer in range(index * a.each, min(index * a.each + a.each, a.outer)):

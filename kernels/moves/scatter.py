@@ -16,13 +16,12 @@ SCATTER = Record("past", "update", "places", "target", "outside", "heads", "grou
 An update has `count` rows per cache. It begins at the batch element's place; `places` 0 means 0. If a `linear` update
 begins outside of its cache or does not fit, its place is stored at `outside`.
 """
-view = SCATTER.view
 
 
 @block_module
 def scattering(args: int, index: int) -> None:
     """Copy caches and write updates."""
-    a = view(args)
+    a = SCATTER(args)
     rows, count, nbytes, places, linear = a.rows, a.count, a.nbytes, a.places, a.linear
     for head in range(index * a.each, min(index * a.each + a.each, a.heads)):
         first = load_s64(places + head // a.group * 8) if places else 0

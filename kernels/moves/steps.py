@@ -27,13 +27,12 @@ Row r of the target comes from table r // count, at index r % count of the `coun
 the end of a table. A table has `size` rows of `nbytes` bytes. The caller fills in the address fields. An index out of
 range is stored as an s64 at the address `outside`.
 """
-view = GATHER.view
 
 
 @block_module
 def gathering(args: int, index: int) -> None:
     """Gather rows."""
-    a = view(args)
+    a = GATHER(args)
     table, indices, target, outside = a.table, a.indices, a.target, a.outside
     n, size, nbytes, index_bytes = a.count, a.size, a.nbytes, a.index_bytes
     for row in range(index * a.each, min(index * a.each + a.each, a.rows)):

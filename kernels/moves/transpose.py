@@ -41,7 +41,6 @@ follows, the last axis first.
 """
 AXIS = Record("size", "source", "target")
 """An outer axis: its size, and the bytes between its elements in the source and in the target."""
-view, view_axis = MOVE.view, AXIS.view
 MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
@@ -135,12 +134,12 @@ def _line(partial: bool) -> Intrinsic:
 @njit
 def _place(args: int, index: int) -> tuple[int, int, int, int]:
     """The addresses of a block's source and target, its first row, and the row after its last row."""
-    a = view(args)
+    a = MOVE(args)
     blocks = (a.rows + a.each - 1) // a.each
     batch, first = index // blocks, index % blocks * a.each
     source, target = a.source, a.target
     for k in range(a.outer):
-        axis = view_axis(args + MOVE_BYTES + k * AXIS_BYTES)
+        axis = AXIS(args + MOVE_BYTES + k * AXIS_BYTES)
         source += batch % axis.size * axis.source
         target += batch % axis.size * axis.target
         batch //= axis.size
@@ -154,7 +153,7 @@ def transposing(itemsize: int) -> Functions:
 
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
-        a = view(args)
+        a = MOVE(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
         # Squares as wide as a cache line use every byte of a fetched line. The last tiles overlap others.
@@ -180,7 +179,7 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
 
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
-        a = view(args)
+        a = MOVE(args)
         stride = a.target_step if apart else a.source_step
         whole = first + (last - first) // lanes * lanes
         for i in range(first, whole, lanes):
@@ -219,7 +218,7 @@ def copy_row(source: int, target: int, nbytes: int) -> None:
 def copying(args: int, index: int) -> None:
     """Copy rows."""
     source, target, first, last = _place(args, index)
-    a = view(args)
+    a = MOVE(args)
     nbytes, stride, step = a.columns, a.source_step, a.target_step
     for i in range(first, last):
         copy_row(source + i * stride, target + i * step, nbytes)

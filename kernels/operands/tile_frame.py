@@ -40,7 +40,6 @@ copies, fresh    for tile registers: the address for copies of activations, and 
                  (`matmul.matrix.OWN_COPIES`)
 order            for sorted weights: the order of the panel's groups (`matmul.pack.sort`)
 """
-view, view_windows = FRAME.view, WINDOWS.view
 ROWS_AT = FRAME.nbytes
 MOST_ROWS = 32
 FRAME_BYTES = ROWS_AT + 16 * MOST_ROWS
@@ -207,7 +206,7 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
     `layout` is an index into LAYOUTS. The tile has `step` rows, and the first `rows` are valid. The tile begins at row
     `i` of the `m` rows of batch element `batch`, whose activations are at `a`, `itemsize` bytes each.
     """
-    f = view(frame)
+    f = FRAME(frame)
     f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
     if layout == IN_WINDOWS:
         locate_windows(frame, f.stride, batch, m, i, rows, step)
@@ -220,12 +219,12 @@ def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: i
     The first `rows` are valid. A batch element has `m` output pixels, and batch elements follow one another in the
     image.
     """
-    w = view_windows(windows)
+    w = WINDOWS(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki
     outer, inner = windows + w.outer_table, windows + w.inner_table
     line = batch % (width * w.height // m)
     run = line * ((m + RUN - 1) // RUN) + i // RUN
-    view(frame).runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
+    FRAME(frame).runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
     y, x = (line * m + i) // width, (line * m + i) % width
     entry, last = frame + ROWS_AT, frame + ROWS_AT + 16 * (rows - 1)
     while entry <= last:

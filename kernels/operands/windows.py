@@ -32,7 +32,6 @@ WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "
     more             the bytes to a further table that the kernel needs, such as `Windows.runs`, or 0
     even_pad         whether all bytes of the padding are equal
 """
-view = WINDOWS.view
 MOST_TAPS = 1024
 """The most taps of a window in depthwise kernels, and in kernels that recompute outputs near rounding ties."""
 

@@ -21,22 +21,20 @@ from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, store_addresses
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
-PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
-                "tile", "weights", "offsets")
+PIXELS = Record(*HEAD.fields, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width",
+                "step", "tile", "weights", "offsets")
 """The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `terms` and offsets.
 
     image_bytes, pixels      the bytes and the output pixels of an image
     each, width, step        the rows of a block, the channels of a block, the rows of a tile
     offsets                  the offset of each tap's weights in a chunk, to recompute outputs near rounding ties
 """
-view, view_slot = PIXELS.view, SLOT.view
 FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
                "weights")
 """The argument of a tile function: `rows` pixels from (outer, inner) of the image, `channels` channels from `first`.
 
 The results of a pixel are one row; rows of the target are `stride` bytes apart.
 """
-view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
 """The most bytes of accumulators of a tile."""
@@ -100,14 +98,14 @@ def block_functions(direct: int) -> Functions:
     writes = direct == 0
 
     def block(args: int, index: int) -> None:
-        x = view(args)
+        x = PIXELS(args)
         images, windows, image_bytes, pixels, tile = x.images, x.windows, x.image_bytes, x.pixels, x.tile
         m, channels, each, width, step = x.m, x.channels, x.each, x.width, x.step
         across, down = (channels + width - 1) // width, (m + each - 1) // each
         batch, first, left = index // (across * down), index // across % down * each, index % across * width
         last, columns = min(first + each, m), min(width, channels - left)
         frame, sums = stack(FRAME_BYTES), stack(STACK)
-        f, ow = view_frame(frame), view_windows(windows).width
+        f, ow = FRAME(frame), WINDOWS(windows).width
         f.windows = windows
         f.image_bytes = image_bytes
         f.first = left
@@ -117,7 +115,7 @@ def block_functions(direct: int) -> Functions:
         if writes:
             entries = stack(ENTRIES_BYTES)
         else:
-            out = view_slot(args + SLOTS)
+            out = SLOT(args + SLOTS)
             target, stride = out.address + left * direct, out.stride
             if out.table:
                 target += load_s64(out.table + 8 * batch)

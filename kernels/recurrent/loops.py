@@ -46,7 +46,6 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     wrong_length  an s64 that gets a length outside of [0, steps], if any; the block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
 """
-view = LAYER.view
 UNITS = 16
 ROWS = 4
 """The rows that are computed together: 16 sums, 4 vectors of weights and a state take 21 of 32 registers."""
@@ -232,7 +231,7 @@ def recurring(gates: int, level: str, emulated: int, shifted: int, by_row: int) 
     padding = 0 if integers is None else ONES * integers.how.silent("u8")
 
     def block(args: int, index: int) -> None:
-        a = view(args)
+        a = LAYER(args)
         x, h, y, final, lengths = a.gates, a.first, a.states, a.last, a.lengths
         steps, rows, n, each, room, reverse = a.steps, a.rows, a.units, a.each, a.room, a.reverse
         first, line, size, wide = index * each, 4 * n, 4 * rows * n, (n + 3) & -4

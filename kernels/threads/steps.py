@@ -56,7 +56,6 @@ A step with 0 pieces runs serially.
 """
 WORK = Record("step", "next", "end", "team", "core")
 HELPER = Record("thread", "kept_off", "team")
-view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
 ROW = STEP.nbytes
 MOST_TABLES = 16
 """The most callers that get help at the same time; other callers run all of their steps by themselves."""
@@ -74,7 +73,7 @@ PATIENCE = 2_000
 
 @njit
 def _run_blocks(step: int, first: int, end: int) -> None:
-    x = view_step(step)
+    x = STEP(step)
     function, args = x.function, x.args
     for i in range(first, end):
         call_block(function, args, i)
@@ -83,14 +82,14 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 @njit
 def run_piece(step: int, piece: int) -> None:
     """Run one piece of a step; `step` is the address of the step's row."""
-    blocks, pieces = view_step(step).blocks, view_step(step).pieces
+    blocks, pieces = STEP(step).blocks, STEP(step).pieces
     _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
 
 
 @njit
 def _keep_off(team: int, record: int, core: int) -> None:
     """Let a helper run on all cores of the process except `core`, the core of its caller."""
-    size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
+    size, helper = load_s64(team + CORES), HELPER(record + HELPER_AT)
     if size and core >= 0 and core != helper.kept_off:
         for k in range(0, size, 8):
             store_s64(record + OWN_MASK + k, load_s64(team + MASK + k))
@@ -115,13 +114,13 @@ def _wake(team: int, count: int, core: int) -> None:
 @njit
 def _go_on(team: int, slot: int) -> None:
     """Run serial steps, then offer the next parallel step; at the end, mark the table as finished."""
-    work = view_work(slot + WORK_AT)
+    work = WORK(slot + WORK_AT)
     step, end = work.next, work.end
-    while step < end and view_step(step).pieces == 0:
-        _run_blocks(step, 0, view_step(step).blocks)
+    while step < end and STEP(step).pieces == 0:
+        _run_blocks(step, 0, STEP(step).blocks)
         step += ROW
     if step < end:
-        pieces = view_step(step).pieces
+        pieces = STEP(step).pieces
         work.step = step
         work.next = step + ROW
         store_s64(slot + ENDED, 0)
@@ -143,7 +142,7 @@ def _help(team: int, slot: int, helper: int) -> int:
     if first + last >= pieces:
         return 0
     if exchanged(slot + TICKET, ticket, ticket + (1 << 12 if helper else 1)):
-        run_piece(view_work(slot + WORK_AT).step, pieces - 1 - last if helper else first)
+        run_piece(WORK(slot + WORK_AT).step, pieces - 1 - last if helper else first)
         if added(slot + ENDED, 1) + 1 == pieces:
             _go_on(team, slot)
     return 1
@@ -165,7 +164,7 @@ def _work(team: int, slot: int, helper: int) -> None:
 
 @njit
 def _offer(table: int, end: int, team: int, slot: int) -> None:
-    work = view_work(slot + WORK_AT)
+    work = WORK(slot + WORK_AT)
     work.next = table
     work.end = end
     work.team = team
@@ -190,7 +189,7 @@ def _open(table: int, end: int, team: int, helpers: int) -> int:
 def _run_steps(table: int, end: int) -> None:
     step = table
     while step < end:
-        _run_blocks(step, 0, view_step(step).blocks)
+        _run_blocks(step, 0, STEP(step).blocks)
         step += ROW
 
 
@@ -220,12 +219,12 @@ def open_table(table: int, end: int, team: int, opened: int) -> None:
 
 def take_part(slot: int, k: int) -> None:
     """Run pieces of an offered table until it is finished, as thread `k` of a region; thread 0 acts as the caller."""
-    _work(view_work(slot + WORK_AT).team, slot, min(k, 1))
+    _work(WORK(slot + WORK_AT).team, slot, min(k, 1))
 
 
 def close_table(slot: int) -> None:
     """Run the rest of a table, and free its slot. The table's memory may be freed afterwards."""
-    _work(view_work(slot + WORK_AT).team, slot, 0)
+    _work(WORK(slot + WORK_AT).team, slot, 0)
     release(slot + BUSY, 0)
 
 
@@ -253,7 +252,7 @@ def _sleep(team: int, record: int) -> None:
 
 @njit
 def _stay(team: int, record: int) -> None:
-    size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
+    size, helper = load_s64(team + CORES), HELPER(record + HELPER_AT)
     helper.thread = this_thread()
     helper.kept_off = -1
     if size:
@@ -278,7 +277,7 @@ def help_others(team: int, k: int) -> None:
 
 def help_from(record: int) -> None:
     """Run pieces that callers offer until the helpers are dismissed, as the native thread of `record`."""
-    _stay(view_helper(record + HELPER_AT).team, record)
+    _stay(HELPER(record + HELPER_AT).team, record)
 
 
 def dismiss(team: int) -> None:

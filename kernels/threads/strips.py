@@ -22,28 +22,27 @@ PART = Record("function", "words", "moved")
 """A step's block function, the words of its argument block, and the number of its MOVED records."""
 MOVED = Record("word", "stride")
 """The index of a word of an argument block, and the bytes between rows of the data at its address."""
-view, view_part, view_moved = STRIPS.view, PART.view, MOVED.view
 PART_BYTES, MOVED_BYTES = PART.nbytes, MOVED.nbytes
 
 
 @block_module
 def strips_module(args: int, index: int) -> None:
     """Run all steps on a strip."""
-    a = view(args)
+    a = STRIPS(args)
     steps, each = a.steps, a.each
     parts = (a.m + each - 1) // each
     piece = ((index + 1) * a.room_count - 1) // (a.batch * parts)
     copy, rows = a.rooms + piece * a.room_bytes, piece * each - index % parts * each
     part = args + SLOTS
     for _ in range(steps):
-        x = view_part(part)
+        x = PART(part)
         function, words, moved = x.function, x.words, x.moved
         part += PART_BYTES
         for k in range(words):
             store_s64(copy + 8 * k, load_s64(part + 8 * k))
         part += 8 * words
         for _ in range(moved):
-            y = view_moved(part)
+            y = MOVED(part)
             word = copy + 8 * y.word
             store_s64(word, load_s64(word) + rows * y.stride)
             part += MOVED_BYTES

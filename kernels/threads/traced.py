@@ -15,7 +15,6 @@ TRACED = Record("step", "log")
 """The argument block: the row of the original step, and the address of an ENTRY for each of its pieces."""
 ENTRY = Record("thread", "begin", "begin_ns", "end", "end_ns")
 """The record of a piece: its thread, and its begin and end as `read_clock` stores them."""
-view_traced = TRACED.view
 ENTRY_BYTES = ENTRY.nbytes
 BEGIN, END = (8 * ENTRY.number(name) for name in ("begin", "end"))
 
@@ -23,7 +22,7 @@ BEGIN, END = (8 * ENTRY.number(name) for name in ("begin", "end"))
 @block_module
 def traced_module(args: int, piece: int) -> None:
     """Run a piece, and read the clock before and after."""
-    a = view_traced(args)
+    a = TRACED(args)
     entry = a.log + ENTRY_BYTES * piece
     store_s64(entry, this_thread())
     read_clock(entry + BEGIN)

@@ -187,7 +187,6 @@ def clear(lanes: int) -> None:
         store_s64(lanes + 8 * lane, 0)
 
 
-view_terms = TERMS.view
 PIECE = 4 * MOST_TAPS
 """The most products whose factors are stored at a time, enough for at least four channels."""
 PIECE_BYTES = 4 * (PIECE + 16)
@@ -258,7 +257,7 @@ def factors_of_packed(unit: int) -> Callable[..., None]:
         channels at a time, and the last vector may overlap the previous vector. A vector of 8 taps can reach into the
         next channel. The last taps are stored first, so that the next channel's first taps overwrite this surplus.
         """
-        x = view_terms(terms)
+        x = TERMS(terms)
         parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)
         weights = factors + PIECE_BYTES
         flip, vectorized = 128 if signed else 0, channels & -unit if lines and channels >= 16 else 0

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphq.kernels.jit import Functions, emits, njit
-from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, stack, store_s32, store_s64
+from graphq.kernels.jit.intrinsics import load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.epilogue_code import GROUP
-from graphq.kernels.lanes.outputs import HEAD, LOOK, entry_of, exact, rewrite, start, view_functions, w_scale, w_zp
+from graphq.kernels.lanes.outputs import EPILOGUE_FUNCTIONS, HEAD, LOOK, entry_of, exact, rewrite, start, w_scale, w_zp
 from graphq.kernels.matmul.plan import MATMUL_BLOCK
 from graphq.kernels.operands.space import TERMS
 from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, ROWS_AT
@@ -37,9 +37,6 @@ from graphq.kernels.ties.ordered_sums import (
     take,
 )
 
-view_head = Record(*HEAD).view
-view_look, view_terms, view_pixels, view_matmul = LOOK.view, TERMS.view, PIXELS.view, MATMUL_BLOCK.view
-view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
 """The bytes of a list of entries: one per row of a group of rows (in one vector of columns), and a spare entry."""
 
@@ -56,7 +53,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
     Returns the bytes between neighbors along k: 1, or the bytes of a row of the `transposed` operand.
     """
-    f = view_frame(frame)
+    f = FRAME(frame)
     step = f.stride if transposed else 1
     store_s64(addresses, f.a + r * (1 if transposed else f.stride) + first * step)
     store_s64(places, first)
@@ -66,9 +63,9 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
     """Write a window's taps into the tables, one entry per tap, even if weights merge taps; returns their number."""
-    f, x = view_frame(frame), view_terms(terms)
+    f, x = FRAME(frame), TERMS(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
-    outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
+    outer, inner, w = load_s64(entries), load_s64(entries + 8), WINDOWS(windows)
     channels, merged, tap_k, pixel = x.channels, x.merged, x.tap_k, x.pixel
     ki, pad = w.ki, windows + w.pad_row
     t = 0
@@ -90,14 +87,14 @@ def packed_sum(unit: int) -> Callable[..., int]:
     @njit
     def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
         """The sum as written of row r of a tile and column c; a weight may be the sum of several packed weights."""
-        f, product = view_frame(frame), view_matmul(args)
+        f, product = FRAME(frame), MATMUL_BLOCK(args)
         terms, layout = product.terms, product.layout
-        x = view_terms(terms)
+        x = TERMS(terms)
         first = column // x.per * x.channels if x.per else 0  # the first channel that the column's group reads
         addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
         taps, all_taps, part, step = 1, 1, 0, 1
         if layout == IN_WINDOWS:
-            w = view_windows(f.stride)
+            w = WINDOWS(f.stride)
             taps, all_taps = _window(terms, frame, r, first, addresses, places), w.ko * w.ki
             part = all_taps // x.parts * x.tap_k
         else:
@@ -135,9 +132,9 @@ def packed_sum(unit: int) -> Callable[..., int]:
 @njit
 def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
     """The sum as written over the taps of the one input channel that an output channel reads."""
-    a, x, addresses = view_pixels(args), view_terms(view_head(args).terms), stack(ADDRESSES)
+    a, x, addresses = PIXELS(args), TERMS(HEAD(args).terms), stack(ADDRESSES)
     windows, pixels, channels, offsets = a.windows, a.pixels, a.channels, a.offsets
-    w, pixel = view_windows(windows), batch * a.m + row
+    w, pixel = WINDOWS(windows), batch * a.m + row
     taps, ow = w.ko * w.ki, w.width
     image, inside = a.images + pixel // pixels * a.image_bytes, pixel % pixels
     tap_addresses(windows, image, inside // ow, inside % ow, addresses)
@@ -177,11 +174,11 @@ def tie_kernels(of_pixels: bool, paired: bool) -> Functions:
 
     def look_again(look: int, uncertain: int) -> None:
         """Recompute outputs of a tile, for its first `uncertain` entries; `look` is the address of its LOOK."""
-        x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
+        x, ties, total = LOOK(look), stack(TIES_BYTES), stack(8)
         args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
         sums, stride, entries = x.sums, x.stride, x.entries
-        head = view_head(args)
-        lanes = view_functions(head.functions).lanes
+        head = HEAD(args)
+        lanes = EPILOGUE_FUNCTIONS(head.functions).lanes
         for group in range(uncertain):
             top, c0, _ = entry_of(entries, group)
             for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),

@@ -21,14 +21,13 @@ from graphq.kernels.pixels.blocks import over_channels
 from graphq.kernels.target.products import dot4, flipped, pairs, saturating
 from graphq.kernels.target.x86 import high_bytes, low_bytes, vpdpbusd, vpmaddubsw, vpmaddwd, vpxord
 from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles
-from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
+from graphq.kernels.threads.steps import ASLEEP, HELPER, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep
 from graphq.kernels.threads.system import acquired, give_way, release, semaphore_wait, this_thread
 from graphq.kernels.threads.system import added as added_atomically
 
 nothing = object()
 """What Numba has no type for: kernels that name it are refused."""
 PAIR = Record("first", "second")
-view_pair = PAIR.view
 
 
 @emits
@@ -39,7 +38,7 @@ def second_of(b, address) -> Value:
 def swapping(by_intrinsic):
     """A block that swaps the fields of a PAIR."""
     def block(args, index):
-        a = view_pair(args)
+        a = PAIR(args)
         first = a.first
         a.first = second_of(args) if by_intrinsic else a.second
         a.second = first
@@ -50,7 +49,7 @@ def swapping(by_intrinsic):
 def misnaming():
     """A block that asks a PAIR for a field that it has not."""
     def block(args, index):
-        store_s64(args, view_pair(args).third)
+        store_s64(args, PAIR(args).third)
 
     return Functions(block=block)
 
@@ -102,7 +101,7 @@ def adding():
 def dozing():
     """Helpers that wake once."""
     def doze(team, record):
-        helper = view_helper(record + HELPER_AT)
+        helper = HELPER(record + HELPER_AT)
         helper.thread = this_thread()
         helper.kept_off = -1
         added_atomically(team + HELPERS, 1)

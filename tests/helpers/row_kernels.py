@@ -5,13 +5,12 @@ from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
 ROWS = Record("source", "source_bytes", "source_stride", "target", "target_bytes", "target_stride", "batch", "m",
               "each", "by", "rooms", "room_count", "room_bytes")
 """Rows of an s64 each, `batch` times m, `stride` bytes apart (batch elements `bytes`), to which `by` is added."""
-view_rows = ROWS.view
 
 
 def adding_rows():
     """A block adds a number to the rows of a strip, by way of the room of its piece."""
     def block(args, index):
-        a = view_rows(args)
+        a = ROWS(args)
         m, each, by = a.m, a.each, a.by
         parts = (m + each - 1) // each
         batch, first = index // parts, index % parts * each
