@@ -333,11 +333,13 @@ def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence
 
 
 class OfProducts(Rewrite):
-    """Base class of rewrites of the anchors convolution, conv_transpose and matmul, with or without a bias."""
+    """Base class of rewrites of `anchors`, with or without a bias."""
+
+    anchors: tuple[str, ...] = ("convolution", "conv_transpose", "matmul")
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
         """An anchor with any attributes."""
-        anchor = g.any_of("convolution", "conv_transpose", "matmul")
+        anchor = g.any_of(*self.anchors)
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
 
@@ -407,10 +409,15 @@ class RoundProducts(OfProducts):
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
         y = g.add_node(match.root.op, [_as_bf16(g, x), _as_bf16(g, w)], {**match.root.attrs, "dtype": f32})[0]
-        if bias is None:
-            return y
-        return g.add(y, bias) if match.root.op.name == "matmul" else \
-            g.bias_add(y, bias, data_format=match.root.attrs["data_format"])
+        return with_bias(g, match.root, y, bias)
+
+
+def with_bias(g: Graph, product: Node, y: Value, bias: Value | None) -> Value:
+    """`y`, a result like that of `product`, plus the bias of `product`, if there is one."""
+    if bias is None:
+        return y
+    return g.add(y, bias) if product.op.name == "matmul" else \
+        g.bias_add(y, bias, data_format=product.attrs["data_format"])
 
 
 def _as_bf16(g: Graph, v: Value) -> Value:

@@ -13,6 +13,7 @@ import numpy as np
 from graphq.dtypes import DType, f32, s8, u8
 from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import shares_range
+from graphq.passes.float_products import OfProducts, with_bias
 from graphq.rewrite.fixpoint import Fixpoint, rounds
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var, set_attributes
 
@@ -78,17 +79,13 @@ class IntegerProductByRow(Rewrite):
         return g.multiply(g.cast(sums, dtype=f32), g.multiply(scales, ws))
 
 
-class DequantizedByRow(Rewrite):
+class DequantizedByRow(OfProducts):
     """matmul(x, w, bias?) with x = dynamic_dequantize(q, s, z) -> the same with q quantized per row; also convolution
 
     q is quantized to u8; its scale s and zero point z come from the range of the whole tensor.
     """
 
-    tolerance = TOLERANCE
-
-    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
-        product = g.any_of("matmul", "convolution")
-        return g.any_of(product(x, w, attrs=ANY), product(x, w, bias, attrs=ANY))
+    anchors, tolerance = ("convolution", "matmul"), TOLERANCE
 
     def check(self, x: Value, w: Value, match: Match) -> str | None:
         if x.node is None or x.node.op.name != "dynamic_dequantize":
@@ -107,11 +104,7 @@ class DequantizedByRow(Rewrite):
             return getattr(g, product.op.name)(_quantized(*x.node.inputs), second, bias, **product.attrs)
         rows, scales = _rows_of(g, product, *x.node.inputs)
         y = getattr(g, product.op.name)(g.dequantize(rows, scales=[1.0], zps=[ROW_ZERO]), w, **product.attrs)
-        y = g.multiply(y, scales)
-        if bias is None:
-            return y
-        return g.add(y, bias) if product.op.name == "matmul" else \
-            g.bias_add(y, bias, data_format=product.attrs["data_format"])
+        return with_bias(g, product, g.multiply(y, scales), bias)
 
 
 @rounds(tolerance=TOLERANCE)

@@ -51,10 +51,7 @@ def op_of_kind(kind: str) -> Op:
         same = next((f"; did you mean {k}?" for k in KINDS if k.lower() == plain), None)
         raise GraphError(f"kind: {shown(kind)} is not one of oneDNN's {len(KINDS)} forward operations"
                          + (same or suggestion(kind, KINDS)))
-    for op in walk_ops():
-        if op.kind == kind:
-            return op
-    raise GraphError(f"kind: graphq has no {kind} yet")
+    return next(op for op in walk_ops() if op.kind == kind)
 
 
 def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
