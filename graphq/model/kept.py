@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache as once
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -273,12 +272,7 @@ def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
 @once
 def versions() -> str:
     """The versions of all that a kept model depends on."""
-    found = [cache.versions()]
-    for package in PACKAGES:
-        try:
-            found.append(version(package))
-        except PackageNotFoundError:
-            found.append("")
+    found = [cache.versions(), *map(cache.version_of, PACKAGES)]
     digest, top = hashlib.sha256(), Path(__file__).parents[1]
     cache.add_sources(digest, top, skip="kernels")  # cache.versions() covers the kernels
     passes = find_spec("graphq.passes")

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from glob import glob
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from graphq.base.locks import late_imports, lazy_property
 from graphq.base.platform import home, is_mine, new_file, open_at_once, remove, why_shared
 from graphq.kernels.jit import cpu
 
@@ -78,9 +78,13 @@ class Entry:
     """
 
     def __init__(self, kind: str, source: str, without: Sequence[str] = ()) -> None:
-        self._wanted, self.without = _wanted(), without
+        self._wanted, self.kind, self.without = _wanted(), kind, without
         self.recipe = hashlib.sha256("\0".join((kind, sources(), source)).encode()).hexdigest()
-        self.name = _module_name(kind, self.recipe, without)
+
+    @lazy_property
+    def name(self) -> str:
+        """The name of the file. Code that is provided needs none, and the versions in it take time to find."""
+        return _module_name(self.kind, self.recipe, self.without)
 
     def read(self) -> Code | None:
         """Read the code. Returns None if the file is missing, damaged, unsafe, or written for another key."""
@@ -192,11 +196,18 @@ def _unfinished(name: str) -> bool:
 @cache
 def versions() -> str:
     """The versions and kernel sources that compiled code depends on, as a text."""
+    of = [version_of(name) for name in ("graphq-compiler", "numba", "llvmlite")]
+    return " ".join((*of, sys.version.split()[0], sources()))
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package; "none" if it is not installed."""
+    with late_imports():
+        from importlib.metadata import PackageNotFoundError, version
     try:
-        own = version("graphq-compiler")
+        return version(package)
     except PackageNotFoundError:
-        own = "source"
-    return " ".join((own, version("numba"), version("llvmlite"), sys.version.split()[0], sources()))
+        return "none"
 
 
 @cache

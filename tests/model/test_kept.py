@@ -205,7 +205,7 @@ def test_other_versions_and_processors_have_models_of_their_own(changed, path, m
     elif changed == "cpu":
         monkeypatch.setattr(cpu, "describe", lambda: "another")
     else:
-        monkeypatch.setattr(kept, "version", lambda name: "99")
+        monkeypatch.setattr(cache, "version_of", lambda name: "99")
     try:
         assert compiled(path).origin == ""
     finally:

@@ -104,7 +104,7 @@ def test_levels_have_code_of_their_own(fresh, monkeypatch):
     recipes = [load("test", multiples, 9, level=level, cache=False).recipe for level in levels]
     assert len({*recipes}) == 3, "code without a level has no special instructions"
     entries = [cache.Entry("test", "source", without) for without in ((), ("avx2",), ("avx512f",))]
-    assert len({x.key for x in entries}) == 3 and len({x.recipe for x in entries}) == 1
+    assert len({x.name for x in entries}) == 3 and len({x.recipe for x in entries}) == 1
 
 
 def test_code_that_is_asked_for_is_kept(folder, fresh):
