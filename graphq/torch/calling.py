@@ -1,5 +1,5 @@
 """How a program of PyTorch is called: which tensors its graph takes and returns, and the structures around them."""
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +21,7 @@ class Calling(NamedTuple):
 
     For each leaf of the arguments, `arguments` says whether it is an input of the graph. The graph's first inputs are
     `buffers`, tensors of the module that the program changes; its first outputs are new values for `changed`: buffers,
-    and arguments by their number. For each leaf of the result, `results` has its kind ("tensor" or "number"), or a
-    tuple with the constant that the program returns.
+    and arguments by their number. For each leaf of the result, `results` has its kind: "tensor", "number" or None.
     """
 
     in_spec: Any
@@ -30,7 +29,7 @@ class Calling(NamedTuple):
     arguments: tuple[bool, ...]
     buffers: tuple[torch.Tensor, ...]
     changed: tuple[torch.Tensor | int, ...]
-    results: tuple[Any, ...]
+    results: tuple[str | None, ...]
 
     @staticmethod
     def in_graph(graph: Graph) -> "Calling":
@@ -60,15 +59,8 @@ class Calling(NamedTuple):
         for target in self.changed:
             old = leaves[target] if isinstance(target, int) else target
             old.detach().copy_(tensor_of(next(found)))
-        return self.out_spec.unflatten([_leaf(kind, found) for kind in self.results])
-
-
-def _leaf(kind: Any, arrays: Iterator[np.ndarray]) -> Any:
-    """A leaf of a result; each but None is an output of the graph."""
-    if kind == (None,):
-        return None
-    array = next(arrays)
-    return kind[0] if isinstance(kind, tuple) else tensor_of(array) if kind == "tensor" else int(array.reshape(()))
+        return self.out_spec.unflatten([None if kind is None else tensor_of(next(found)) if kind == "tensor" else
+                                        next(found).item() for kind in self.results])
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from graphq.dtypes import as_dtype
 from graphq.errors import CompileError, GraphError
@@ -46,7 +46,7 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
 def _importer(node: Any) -> "Importer | None":
     """The importer of a call; for an operator that changes its first argument, the functional form's."""
     name = operator_name(node.target)
-    return OPERATORS.get(name) or (OPERATORS.get(name.removesuffix("_")) if _changes(node) else None)
+    return OPERATORS.get(str(node.target)) or OPERATORS.get(name.removesuffix("_") if _changes(node) else name)
 
 
 def _changes(node: Any) -> bool:
@@ -68,13 +68,7 @@ def _is_hidden(node: Any) -> bool:
     if not _changes(node) or "dropout" in str(node.target):
         return False
     given = node.args[0]
-    if _importer(node) is None or any(_is_view(user) for user in given.users):
-        return True
-    while _is_view(given):
-        if len(given.args[0].users) > 1:
-            return True
-        given = given.args[0]
-    return bool(given.op != "call_function")
+    return given.op != "call_function" or _importer(node) is None or any(map(_is_view, (given, *given.users)))
 
 
 def _is_view(node: Any) -> bool:
@@ -176,15 +170,16 @@ class _Conversion:
 
     def _decomposed(self, node: Any) -> Any:
         """The results of a call by simpler operators."""
-        if not node.all_input_nodes and torch.Tag.nondeterministic_seeded not in node.target.tags:
+        seeded = torch.Tag.nondeterministic_seeded in node.target.tags
+        if not node.all_input_nodes and not seeded:
             return self._constant(node.target(*node.args, **node.kwargs), node.name)
         key = call_key(node)
         if key not in self.traced:
             self.traced[key] = decomposed(node, self.mode)
         module = self.traced[key]
         if module is None:
-            raise GraphError("graphq lacks this operator, and PyTorch cannot decompose it: change the module, or "
-                             "open an issue that names the operator")
+            raise GraphError("it is random: export module.eval()" if seeded else "graphq lacks this operator, and "
+                             "PyTorch cannot decompose it: change the module, or open an issue that names the operator")
         return self._run(module, [self.values[n] for n in node.all_input_nodes])
 
     def _label(self, name: str, result: Any, first: int) -> None:
@@ -215,16 +210,16 @@ class _Conversion:
                                  "export a module in eval mode")
             if result is None and isinstance(spec.arg, TensorArgument):
                 raise GraphError(f"graphq does not compute the program's result '{spec.arg.name}'")
-            constant = not isinstance(result, Value)
             if spec.kind in CHANGES:
                 changed.append(self.buffers[spec.target] if spec.target in self.buffers else
                                [*self.arguments].index(spec.target))
             else:
-                kinds.append((result,) if constant else "number" if isinstance(spec.arg, SymIntArgument) else "tensor")
+                kinds.append(None if result is None else "tensor" if isinstance(spec.arg, TensorArgument) else "number")
             name = f"{spec.target}.new" if spec.kind in CHANGES else spec.arg.name or f"out{len(outputs)}"
             if result is not None:
                 name = next(n for k in count() if (n := f"{name}_{k}" if k else name) not in outputs)
-                outputs[name] = self.graph.add_constant(torch.tensor(result).numpy()) if constant else result
+                outputs[name] = self.graph.add_constant(torch.tensor(result).numpy()) if not isinstance(
+                    result, Value) else result
         self.graph.set_outputs([*outputs.values()], [*outputs])
         self.graph.prune()
         specs = self.program.call_spec

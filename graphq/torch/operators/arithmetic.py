@@ -7,19 +7,19 @@ import torch
 from graphq.dtypes import boolean, f32, s8, s32, u8
 from graphq.ir import Value
 from graphq.ops.rules import FLOATS
-from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports, imports_each
+from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports
 
 SAME = ("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor HardSwish IsInf IsNaN Log Mish Neg "
         "Reciprocal Relu Sigmoid Sign Sin Sinh Softsign Sqrt Tan Tanh")
 """ONNX operators whose names in lower case are operators of ATen that compute the same."""
 
 RENAMED = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum": "Min", "eq": "Equal", "gt": "Greater",
-           "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual"}
+           "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual", "remainder": "Mod"}
 """ONNX operators of two operands by ATen's names."""
 
 LOGIC = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
-REDUCTIONS = {"mean": "ReduceMean", "sum": "ReduceSum", "amax": "ReduceMax", "amin": "ReduceMin", "prod": "ReduceProd",
-              "logsumexp": "ReduceLogSumExp"}
+REDUCTIONS = {"mean": "ReduceMean", "sum": "ReduceSum", "amax aten.max.default": "ReduceMax", "prod": "ReduceProd",
+              "amin aten.min.default": "ReduceMin", "logsumexp": "ReduceLogSumExp"}
 
 
 def common(c: AtenCall, *names: str) -> list[Value]:
@@ -62,10 +62,18 @@ def limited(c: AtenCall, low: Any, high: Any) -> Result:
     return x if high is None else c.Min(x, c.value(high))
 
 
-def truncated(c: AtenCall, x: Value) -> Value:
+def div(c: AtenCall) -> Result:
+    """Import a division: exact, rounded down (`floor`) or towards zero (`trunc`); ONNX divides integers to zero."""
+    mode, (a, b) = "floor" if c.op == "floor_divide" else c["rounding_mode"], common(c)
+    if a.dtype not in FLOATS:
+        return c.Div(c.Sub(a, c.Mod(a, b)) if mode == "floor" else a, b)
+    quotient = c.Div(a, b)
+    return quotient if mode is None else c.Floor(quotient) if mode == "floor" else truncated(c, quotient)
+
+
+def truncated(c: AtenCall, x: Value) -> Result:
     """Floats, rounded towards zero."""
-    whole: Value = c.Mul(c.Sign(x), c.Floor(c.Abs(x)))
-    return whole
+    return c.Mul(c.Sign(x), c.Floor(c.Abs(x)))
 
 
 def convert(c: AtenCall) -> Result:
@@ -74,21 +82,21 @@ def convert(c: AtenCall) -> Result:
     return c.value(c.graph.dequantize(c.x, scales=[1.0]) if integers else c.x)
 
 
-imports_each({op_type.lower(): partial(lanewise, op_type) for op_type in SAME.split()})
-imports_each({name: partial(lanewise, op_type) for name, op_type in RENAMED.items()})
-imports_each({f"logical_{name} bitwise_{name} __{name}__": partial(logical, op_type)
-              for name, op_type in LOGIC.items()})
-imports_each({name: partial(reduction, op_type) for name, op_type in REDUCTIONS.items()})
-imports_each({
-    "alias clone contiguous detach lift_fresh_copy positive": lambda c: c.x,
+imports({op_type.lower(): partial(lanewise, op_type) for op_type in SAME.split()})
+imports({name: partial(lanewise, op_type) for name, op_type in RENAMED.items()})
+imports({f"logical_{name} bitwise_{name} __{name}__": partial(logical, op_type) for name, op_type in LOGIC.items()})
+imports({names: partial(reduction, op_type) for names, op_type in REDUCTIONS.items()})
+imports({
+    "alias clone detach lift_fresh_copy": lambda c: c.x,
     "any": lambda c: c.value(reduction("ReduceMax", c, c.value(c.value(c.x, boolean), s32))),
+    "argmax": lambda c: None if c["dim"] is None else c.ArgMax(c.x, axis=c["dim"], keepdims=int(c["keepdim"])),
+    "argmin": lambda c: None if c["dim"] is None else c.ArgMin(c.x, axis=c["dim"], keepdims=int(c["keepdim"])),
     "clamp clamp_min clamp_max": lambda c: limited(c, c["min"], c["max"]),
     "cumsum": lambda c: c.graph.cum_sum(c.value(c.x), axis=c["dim"]),
     "cumprod": lambda c: c.graph.cum_prod(c.value(c.x), axis=c["dim"]),
-    "dropout": lambda c: c.refuse("dropout in training mode is random: export module.eval()") if c["train"] and c["p"]
-    else c.x,
-    "elu": lambda c: None if c["input_scale"] != 1 else c.Mul(c.Elu(c.x, alpha=float(c["alpha"])), c["scale"])
-    if c["scale"] != 1 else c.Elu(c.x, alpha=float(c["alpha"])),
+    "div floor_divide": div,
+    "dropout": lambda c: None if c["train"] and c["p"] else c.x,
+    "elu": lambda c: None if c["input_scale"] != 1 else c.Mul(c.Elu(c.x, alpha=float(c["alpha"])), c["scale"]),
     "fmod": lambda c: lanewise("Mod", c, fmod=1),
     "gelu": lambda c: c.Gelu(c.x, approximate=c["approximate"]),
     "hardsigmoid": lambda c: c.HardSigmoid(c.x, alpha=1 / 6, beta=0.5),
@@ -96,56 +104,20 @@ imports_each({
     "leaky_relu": lambda c: c.LeakyRelu(c.x, alpha=float(c["negative_slope"])),
     "linalg_vector_norm": lambda c: reduction(f"ReduceL{c['ord']:g}", c) if c["ord"] in (1, 2) else None,
     "log1p": lambda c: c.Log(c.Add(c.x, 1)),
-    "log_softmax _log_softmax": lambda c: c.LogSoftmax(c.value(c.x), axis=c["dim"]),
     "masked_fill": lambda c: c.Where(c["mask"], c.value(c["value"]), c.x),
     "ne": lambda c: c.Not(lanewise("Equal", c)),
     # a square is a product, so integers stay exact
     "pow": lambda c: c.Mul(c.x, c.x) if c["exponent"] in (2, 2.0) else c.Pow(*common(c, "input", "exponent")),
     "prelu": lambda c: c.graph.prelu(c.x, c["weight"], data_format="NCX"),
-    "relu6": lambda c: limited(c, 0, 6),
-    "round": lambda c: None if c["decimals"] else c.Round(c.x),
+    "aten.round.default": lambda c: c.Round(c.x),
     "rsqrt": lambda c: c.Reciprocal(c.Sqrt(c.value(c.x))),
-    "rsub": lambda c: c.Sub(*reversed(common(c))) if c["alpha"] in (None, 1) else None,
     "silu": lambda c: c.Mul(c.x, c.Sigmoid(c.x)),
     "softmax _softmax _safe_softmax": lambda c: c.Softmax(c.value(c.x), axis=c["dim"]),
+    "log_softmax _log_softmax": lambda c: c.LogSoftmax(c.value(c.x), axis=c["dim"]),
     "softplus": lambda c: c.graph.softplus(c.value(c.x, f32), beta=float(c["beta"])) if c["threshold"] >= 20 else None,
     "sort": lambda c: c.TopK(c.x, [c.size(c.x, c["dim"])], outputs=2, axis=c["dim"], largest=int(c["descending"])),
-    "square": lambda c: c.Mul(c.x, c.x),
-    "to _to_copy type_as prims.convert_element_type quantized_decomposed.convert_element_type": convert,
+    "to _to_copy prims.convert_element_type quantized_decomposed.convert_element_type": convert,
     "topk": lambda c: c.TopK(c.x, [c["k"]], outputs=2, axis=c["dim"], largest=int(c["largest"])),
     "trunc": lambda c: truncated(c, c.x),
     "where": lambda c: c.Where(c["condition"], *common(c)),
 })
-
-
-@imports("div floor_divide")
-def div(c: AtenCall) -> Result:
-    """Import a division: exact, rounded down (`floor`) or towards zero (`trunc`); ONNX divides integers to zero."""
-    mode, (a, b) = "floor" if c.op == "floor_divide" else c["rounding_mode"], common(c)
-    if a.dtype not in FLOATS:
-        return c.Div(c.Sub(a, c.Mod(a, b)) if mode == "floor" else a, b)
-    quotient = c.Div(a, b)
-    if mode == "trunc":
-        return truncated(c, quotient)
-    return c.Floor(quotient) if mode == "floor" else quotient
-
-
-@imports("remainder")
-def remainder(c: AtenCall) -> Result:
-    """Import the remainder with the divisor's sign: `a - floor(a / b) * b` for floats."""
-    a, b = common(c)
-    return c.Mod(a, b) if a.dtype not in FLOATS else c.Sub(a, c.Mul(c.Floor(c.Div(a, b)), b))
-
-
-@imports("max min argmax argmin")
-def extreme(c: AtenCall) -> Result:
-    """Import an extreme of all elements, of two tensors, or along an axis, with the place of the first extreme."""
-    kind = c.op.removeprefix("arg").capitalize()
-    if "other" in c.args:
-        return lanewise(kind, c)
-    values = None if c.op.startswith("arg") else reduction(f"Reduce{kind}", c)
-    if values is not None and "dim" not in c.args:
-        return values
-    x = c.x if c["dim"] is not None else c.graph.static_reshape(c.x, shape=[-1])
-    place = c.onnx(f"Arg{kind}", x, axis=c["dim"] or 0, keepdims=int(c["keepdim"]))
-    return place if values is None else [values, place]

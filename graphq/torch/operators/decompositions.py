@@ -1,8 +1,9 @@
 """Decompositions: operators without an importer become calls of simpler operators, traced for each call."""
 import math
-from collections.abc import Callable
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from operator import getitem
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -11,43 +12,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from graphq.errors import GraphError
 from graphq.torch.operators.importer import OPERATORS, operator_name
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-DECOMPOSED: dict[str, Callable[..., Any]] = {
-    "aten.__lshift__.Scalar": lambda x, bits: x * 2**bits,
-    "aten.__rshift__.Scalar": lambda x, bits: torch.floor_divide(x, 2**bits),
-    "aten._cdist_forward.default": lambda x, y, p, mode: torch.linalg.vector_norm(
-        x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),
-    "aten._adaptive_avg_pool2d.default": lambda x, sizes: adaptive_pool(x, sizes, torch.mean),
-    "aten._adaptive_avg_pool3d.default": lambda x, sizes: adaptive_pool(x, sizes, torch.mean),
-    "aten.adaptive_max_pool2d.default": lambda x, sizes: (adaptive_pool(x, sizes, torch.amax), None),
-    "aten.addmv.default": lambda x, a, b, *, beta=1, alpha=1: beta * x + alpha * (a @ b),
-    "aten.bucketize.Tensor": lambda x, bounds, *, out_int32=False, right=False: places(
-        bounds, x, right, out_int32),
-    "aten.dist.default": lambda x, y, p=2: torch.linalg.vector_norm((x - y).flatten(), p),
-    "aten.exp2.default": lambda x: torch.pow(2.0, x),
-    "aten.expm1.default": lambda x: torch.exp(x) - 1,
-    "aten.fmax.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
-    "aten.fmin.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
-    "aten.kthvalue.default": lambda x, k, dim=-1, keepdim=False: ranked(x, k - 1, dim, keepdim),
-    "aten.ldexp.Tensor": lambda x, y: x * torch.pow(2.0, y),
-    "aten.log10.default": lambda x: torch.log(x) / math.log(10),
-    "aten.log2.default": lambda x: torch.log(x) / math.log(2),
-    "aten.round.decimals": lambda x, *, decimals: torch.round(x * 10.0**decimals) / 10.0**decimals,
-    "aten.searchsorted.Tensor": lambda bounds, x, *, out_int32=False, right=False, side=None: places(
-        bounds, x, right or side == "right", out_int32),
-}
+DECOMPOSED: dict[str, Callable[..., Any]] = {}
 """Functions of tensors by the overloads that they compute. PyTorch decomposes others."""
 
 
-def decomposes(overload: str) -> Callable[[Function], Function]:
-    """Register the decorated function of tensors as the decomposition of an operator's overload."""
-
-    def declare(f: Function) -> Function:
-        DECOMPOSED[overload] = f
-        return f
-
-    return declare
+def decomposes(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Register functions of tensors by the overloads that they compute, separated by spaces."""
+    for overloads, function in functions.items():
+        DECOMPOSED.update(dict.fromkeys(overloads.split(), function))
 
 
 @cache
@@ -79,7 +51,8 @@ def decomposed(node: fx.Node, mode: Any) -> fx.GraphModule | None:
         module = make_fx(call, decomposition_table=table(target))(*(n.meta["val"] for n in operands))
     if shapes() != before:
         raise GraphError(f"its decomposition needs known sizes, got {', '.join(before)}")
-    return None if any(n.target is target for n in module.graph.nodes) else module
+    made = {n.target for n in module.graph.nodes if n.op == "call_function"}
+    return None if target in made and made <= {target, getitem} else module
 
 
 def call_key(node: fx.Node) -> str:
@@ -89,7 +62,6 @@ def call_key(node: fx.Node) -> str:
     return str((node.target, types, fx.node.map_arg((node.args, dict(node.kwargs)), places.__getitem__)))
 
 
-@decomposes("aten.var.correction")
 def variance(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
     """The mean of squared distances from the mean; `correction` is subtracted from the number of elements."""
     dims = [*range(x.dim())] if dim is None else dim
@@ -97,50 +69,30 @@ def variance(x: Tensor, dim: Any = None, *, correction: float | None = None, kee
     return (x - x.mean(dims, True)).square().sum(dims, keepdim) / count
 
 
-@decomposes("aten.var_mean.correction")
-def variance_and_mean(x: Tensor, dim: Any = None, *, correction: float | None = None,
-                      keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The variance and the mean."""
-    dims = [*range(x.dim())] if dim is None else dim
-    return variance(x, dim, correction=correction, keepdim=keepdim), x.mean(dims, keepdim)
-
-
-def adaptive_pool(x: Tensor, sizes: Any, reduce: Any) -> Tensor:
+def adaptive_pool(reduce: Any, x: Tensor, sizes: Any) -> Tensor:
     """Reduce windows along each of the last axes: window k of n is floor(k * size / n) to ceil((k + 1) * size / n)."""
     for axis, n in zip(range(-len(sizes), 0), sizes, strict=True):
         size = x.shape[axis]
-        x = torch.cat([reduce(x.narrow(axis, k * size // n, -(-(k + 1) * size // n) - k * size // n), axis, True)
-                       for k in range(n)], axis)
+        if size % n == 0:
+            x = reduce(x.unflatten(axis, (n, size // n)), axis)
+        else:
+            x = torch.cat([reduce(x.narrow(axis, k * size // n, -(-(k + 1) * size // n) - k * size // n), axis, True)
+                           for k in range(n)], axis)
     return x
 
 
-@decomposes("aten.unfold.default")
-def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
-    """Windows along an axis, each `step` elements after the one before; their elements are along the last axis."""
-    axis = dim % x.dim()
-    return torch.stack([x.narrow(axis, k, size).movedim(axis, -1)
-                        for k in range(0, x.shape[axis] - size + 1, step)], axis)
-
-
-@decomposes("aten.index.Tensor")
 def index(x: Tensor, indices: Any) -> Tensor:
     """Index neighboring axes by several tensors: the axes become one, which is indexed by one tensor."""
     axes, place = joined(x, indices)
-    if place is None or len(axes) == 1:
-        return torch.ops.aten.index.Tensor(x, indices)
-    rows = x.flatten(axes[0], axes[-1]).index_select(axes[0], place.flatten())
-    return rows.reshape(*x.shape[:axes[0]], *place.shape, *x.shape[axes[-1] + 1:])
+    return torch.ops.aten.index.Tensor(x.flatten(axes[0], axes[-1]), [None] * axes[0] + [place])
 
 
-@decomposes("aten.index_put.default")
 def index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """Replace or add to elements at tensors of indices of neighboring axes, or replace those where a mask is true."""
     axes, place = joined(x, indices)
-    if place is None:
-        return torch.ops.aten.index_put.default(x, indices, values, accumulate)
     if place.dtype == torch.bool:
         if axes[0] or accumulate or values.numel() != 1:
-            return torch.ops.aten.index_put.default(x, indices, values, accumulate)
+            raise GraphError("a mask takes one new value, and starts at the first axis")
         return torch.where(place.reshape(*place.shape, *[1] * (x.dim() - place.dim())), values, x)
     before, after = x.shape[:axes[0]], x.shape[axes[-1] + 1:]
     flat = x.flatten(axes[0], axes[-1])
@@ -151,21 +103,27 @@ def index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False)
 
 
 def joined(x: Tensor, indices: Any) -> tuple[list[int], Any]:
-    """The axes that have indices, and their places in these axes as one axis; None unless they are neighbors."""
+    """The axes that have indices, and their places in these axes as one axis."""
     axes = [k for k, p in enumerate(indices) if p is not None]
-    if axes != [*range(axes[0], axes[-1] + 1)]:
-        return axes, None
-    if len(axes) == 1:
-        return axes, indices[axes[0]]
-    if any(indices[k].dtype == torch.bool for k in axes):
-        return axes, None
-    place: Any = 0
-    for k in axes:
-        place = place * x.shape[k] + torch.where(indices[k] < 0, indices[k] + x.shape[k], indices[k])
+    place = indices[axes[0]]
+    if axes != [*range(axes[0], axes[-1] + 1)] or place.dtype == torch.bool and len(axes) > 1:
+        raise GraphError("several tensors of indices must be integers, and of neighboring axes")
+    for k in axes[1:]:
+        before, here = (torch.where(v < 0, v + x.shape[a], v) for v, a in ((place, k - 1), (indices[k], k)))
+        place = before * x.shape[k] + here
     return axes, place
 
 
-@decomposes("aten.atan2.default")
+def slice_scatter(x: Tensor, new: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    """The tensor with other elements between `start` and `end` along an axis."""
+    if step != 1:
+        raise GraphError("a step other than 1 is not supported")
+    cut = torch.ops.aten.slice.Tensor
+    before = [] if start in (None, 0) else [cut(x, dim, 0, start)]
+    after = [] if end in (None, 2**63 - 1) else [cut(x, dim, end)]
+    return torch.cat([*before, new, *after], dim)
+
+
 def angle(y: Tensor, x: Tensor) -> Tensor:
     """The angle of points (x, y); an infinite coordinate counts as 1 next to one that is not, which counts as 0."""
     far = x.isinf() | y.isinf()
@@ -175,7 +133,6 @@ def angle(y: Tensor, x: Tensor) -> Tensor:
     return torch.where(y == 0, turn, torch.where(x == 0, y.sign() * (math.pi / 2), torch.atan(y / x) + turn))
 
 
-@decomposes("aten.linalg_vector_norm.default")
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *,
                 dtype: torch.dtype | None = None) -> Tensor:
     """The largest (inf) or least (-inf) magnitude, the number of elements that are not 0 (0), or the root of powers."""
@@ -185,7 +142,6 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     return (x != 0).sum(dims, keepdim).to(x.dtype) if ord == 0 else x.pow(ord).sum(dims, keepdim).pow(1 / ord)
 
 
-@decomposes("aten.hypot.default")
 def hypotenuse(x: Tensor, y: Tensor) -> Tensor:
     """`sqrt(x * x + y * y)`, where the larger of both is 1, so that squares stay finite."""
     most = torch.maximum(x.abs(), y.abs())
@@ -193,7 +149,6 @@ def hypotenuse(x: Tensor, y: Tensor) -> Tensor:
     return unit * ((x / unit).square() + (y / unit).square()).sqrt()
 
 
-@decomposes("aten.diagonal.default")
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Elements [i, i + offset] of two axes; the new axis is the last."""
     x = x.movedim((dim1, dim2), (-2, -1))
@@ -202,8 +157,6 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     return x.flatten(-2).index_select(-1, torch.arange(max(count, 0)) * (columns + 1) + first)
 
 
-@decomposes("aten._embedding_bag.default")
-@decomposes("aten._embedding_bag_forward_only.default")
 def embedding_bag(table: Tensor, indices: Tensor, offsets: Tensor, scaled: bool = False, mode: int = 0,
                   sparse: bool = False, weights: Tensor | None = None, last: bool = False,
                   skipped: int = -1) -> tuple[Any, ...]:
@@ -219,7 +172,6 @@ def embedding_bag(table: Tensor, indices: Tensor, offsets: Tensor, scaled: bool 
     return sums / factors.sum(1, True).clamp(min=1) if mode else sums, None, None, None
 
 
-@decomposes("aten._trilinear.default")
 def trilinear(x: Tensor, y: Tensor, z: Tensor, in_x: Any, in_y: Any, in_z: Any, dims: Any, unroll: int = 1) -> Tensor:
     """The sums over `dims` of products of three tensors, each with new axes at its places."""
     for axis in range(x.dim() + len(in_x)):
@@ -233,7 +185,53 @@ def places(bounds: Tensor, x: Tensor, right: bool, narrow: bool) -> Tensor:
     return before.sum(-1).to(torch.int32 if narrow else torch.int64)
 
 
-def ranked(x: Tensor, k: int, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+def ranked(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, ...]:
     """The k-th smallest element along an axis and its place."""
-    values, places = (v.narrow(dim, k, 1) for v in x.sort(dim))
-    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+    return tuple(v.select(dim, k - 1).unsqueeze(dim) if keepdim else v.select(dim, k - 1) for v in x.sort(dim))
+
+
+decomposes({
+    "aten.__lshift__.Scalar": lambda x, bits: x * 2**bits,
+    "aten.__rshift__.Scalar": lambda x, bits: torch.floor_divide(x, 2**bits),
+    "aten._cdist_forward.default": lambda x, y, p, mode: torch.linalg.vector_norm(
+        x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),
+    "aten._adaptive_avg_pool2d.default aten._adaptive_avg_pool3d.default": partial(adaptive_pool, torch.mean),
+    "aten.adaptive_max_pool2d.default": lambda x, sizes: (adaptive_pool(torch.amax, x, sizes), None),
+    "aten.addmm.default aten.addmv.default": lambda x, a, b, *, beta=1, alpha=1: (
+        (x if beta == 1 else beta * x) + (a @ b if alpha == 1 else alpha * (a @ b))),
+    # with `keepdim` the place keeps the axes
+    "aten.argmax.default": lambda x, dim=None, keepdim=False: x.flatten().argmax(0).reshape([1] * keepdim * x.dim()),
+    "aten.argmin.default": lambda x, dim=None, keepdim=False: x.flatten().argmin(0).reshape([1] * keepdim * x.dim()),
+    "aten.atan2.default": angle,
+    "aten.bucketize.Tensor": lambda x, bounds, *, out_int32=False, right=False: places(
+        bounds, x, right, out_int32),
+    "aten.diagonal.default": diagonal,
+    "aten.dist.default": lambda x, y, p=2: torch.linalg.vector_norm((x - y).flatten(), p),
+    "aten._embedding_bag.default aten._embedding_bag_forward_only.default": embedding_bag,
+    "aten.exp2.default": lambda x: torch.pow(2.0, x),
+    "aten.expm1.default": lambda x: torch.exp(x) - 1,
+    "aten.fmax.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
+    "aten.fmin.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
+    "aten.hypot.default": hypotenuse,
+    "aten.index.Tensor": index,
+    "aten.index_put.default": index_put,
+    "aten.kthvalue.default": ranked,
+    "aten.ldexp.Tensor": lambda x, y: x * torch.pow(2.0, y),
+    "aten.linalg_vector_norm.default": vector_norm,
+    "aten.log10.default": lambda x: torch.log(x) / math.log(10),
+    "aten.log2.default": lambda x: torch.log(x) / math.log(2),
+    "aten.max.dim": lambda x, dim, keepdim=False: (x.amax(dim, keepdim), x.argmax(dim, keepdim)),
+    "aten.min.dim": lambda x, dim, keepdim=False: (x.amin(dim, keepdim), x.argmin(dim, keepdim)),
+    "aten.round.decimals": lambda x, *, decimals: torch.round(x * 10.0**decimals) / 10.0**decimals,
+    "aten.searchsorted.Tensor": lambda bounds, x, *, out_int32=False, right=False, side=None: places(
+        bounds, x, right or side == "right", out_int32),
+    "aten.slice_scatter.default": slice_scatter,
+    "aten.split_with_sizes.default": lambda x, sizes, dim=0: [
+        x.narrow(dim, sum(sizes[:k]), n) for k, n in enumerate(sizes)],
+    "aten._trilinear.default": trilinear,
+    "aten.unfold.default": lambda x, dim, size, step: torch.stack([
+        x.narrow(dim, k, size).movedim(dim, -1) for k in range(0, x.shape[dim] - size + 1, step)], dim % x.dim()),
+    "aten.var.correction": variance,
+    "aten.var_mean.correction": lambda x, dim=None, **how: (
+        variance(x, dim, **how), x.mean(dim, how.get("keepdim", False))),
+})

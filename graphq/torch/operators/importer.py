@@ -37,17 +37,7 @@ VIEWED = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.f
 """Element types that NumPy lacks, and the integers to view them as in PyTorch."""
 
 
-def imports(names: str) -> Callable[[Importer], Importer]:
-    """Register the decorated function as the importer of these operators, separated by spaces."""
-
-    def declare(f: Importer) -> Importer:
-        imports_each({names: f})
-        return f
-
-    return declare
-
-
-def imports_each(importers: Mapping[str, Importer]) -> None:
+def imports(importers: Mapping[str, Importer]) -> None:
     """Register importers by operators, separated by spaces; names without a namespace are ATen's."""
     for names, importer in importers.items():
         OPERATORS.update({name if "." in name else f"aten.{name}": importer for name in names.split()})
@@ -123,6 +113,10 @@ class AtenCall:
         """What the program says of its result or of the argument `name`: a fake tensor, a number, a tuple of these."""
         node = self.node if name is None else self.nodes[name]
         return node.meta.get("val") if hasattr(node, "meta") else node
+
+    def symbols(self, name: str | None = None) -> list[str]:
+        """The sizes of the result or of an argument as texts: equal texts are equal sizes."""
+        return [str(n) for n in self.fake(name).shape]
 
     def dtype(self) -> DType:
         """The element type of the first result; a symbolic number is s64."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from graphq import dtypes as t
-from graphq.dtypes import DType
 from graphq.ir import Value
 from graphq.ops.quant import QUANTIZED
 from graphq.torch.operators.decompositions import decomposes
@@ -21,42 +20,31 @@ NARROW = {(-8, 7): t.s4, (0, 15): t.u4}
 """The 4-bit types that constants with these limits become."""
 
 
-def numbers(x: Any) -> np.ndarray | None:
-    """The numbers in an argument, or None if they are not known before the program runs."""
-    return x.data if isinstance(x, Value) else np.asarray(0 if x is None else x)
+def parameters(c: AtenCall) -> list[Any]:
+    """The scales and the zero points; some operators call them `scales` and some `scale`."""
+    return [c[f"{name}s"] if f"{name}s" in c.args else c[name] for name in ("scale", "zero_point")]
 
 
-def along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    """Numbers for each index along an axis, in a shape that broadcasts; one number is a scalar."""
-    return values.reshape(() if values.size == 1 else [-1 if k == axis % rank else 1 for k in range(rank)])
+def numbers(c: AtenCall, x: Any) -> np.ndarray | None:
+    """The numbers in an argument, in a shape that broadcasts along the axis; None if the program computes them."""
+    found, rank = x.data if isinstance(x, Value) else np.asarray(0 if x is None else x), len(c.dims(c.x))
+    if found is None or found.size == 1:
+        return None if found is None else found.reshape(())
+    return found.reshape([-1 if k == c["axis"] % rank else 1 for k in range(rank)])
 
 
-def parameters(c: AtenCall) -> tuple[Any, Any, int]:
-    """The scales, the zero points and their axis, which some operators call `scales` and some `scale`."""
-    end = "s" if "scales" in c.args else ""
-    return c[f"scale{end}"], c[f"zero_point{end}"], c["axis"] or 0
-
-
-def rounded(c: AtenCall, y: Value, zp: Value | np.ndarray, dtype: DType) -> Value:
-    """`clamp(round(y) + zp, quant_min, quant_max)` as integers."""
-    return c.value(c.graph.clamp(c.Add(c.Round(y), zp), min=c["quant_min"], max=c["quant_max"]), dtype)
-
-
-@imports("quantized_decomposed.quantize_per_tensor quantized_decomposed.quantize_per_channel")
 def quantize(c: AtenCall) -> Result:
     """Import `clamp(round(x * (1 / scale)) + zero_point, low, high)`, with scales that are known or computed."""
     low, high, dtype, x = c["quant_min"], c["quant_max"], dtype_of(c["dtype"]), c.value(c.x, t.f32)
-    given, zero_points, axis = parameters(c)
-    scales, zp, rank = numbers(given), numbers(zero_points), len(c.dims(x))
-    if scales is None or zp is None:
-        inverse = c.Reciprocal(c.value(given, t.f32))
-        return rounded(c, c.Mul(x, inverse), c.value(zero_points, t.f32), dtype)
+    given, zero_points = parameters(c)
+    scales, zp = numbers(c, given), numbers(c, zero_points)
     with np.errstate(all="ignore"):
         # a per-tensor scale is a double of Python; a tensor of scales is inverted in its own dtype
-        inverse = (1.0 / (scales if "channel" in c.op else scales.astype(np.float64))).astype(np.float32)
-    inverse, zp = along(inverse, axis, rank), along(zp, axis, rank)
-    if x.data is not None or dtype not in QUANTIZED:  # a constant is quantized at once
-        return rounded(c, c.Mul(x, inverse), zp.astype(np.float32), dtype)
+        inverse = c.Reciprocal(c.value(given, t.f32)) if scales is None else (
+            1.0 / (scales if "channel" in c.op else scales.astype(np.float64))).astype(np.float32)
+    if scales is None or zp is None or x.data is not None or dtype not in QUANTIZED:  # a constant is quantized at once
+        y = c.Add(c.Round(c.Mul(x, inverse)), c.value(zero_points, t.f32) if zp is None else zp.astype(np.float32))
+        return c.value(c.graph.clamp(y, min=low, max=high), dtype)
     if (low, high) == (dtype.min, dtype.max):
         if inverse.ndim == 0 and math.frexp(inverse)[0] == 0.5 and math.isfinite(np.float32(1) / inverse):
             return c.graph.quantize(x, dtype=dtype, scales=[1 / float(inverse)], zps=[int(zp)])
@@ -65,23 +53,21 @@ def quantize(c: AtenCall) -> Result:
         y = c.Min(c.Max(c.graph.multiply(x, inverse), np.float32(low - zp)), np.float32(high - zp))
     if len({*zp.reshape(-1).tolist()}) == 1:
         return c.graph.quantize(y, dtype=dtype, scales=[1.0], zps=[int(zp.reshape(-1)[0])])
-    return c.graph.quantize(y, dtype=dtype, qtype="per_channel", axis=axis, scales=[1.0] * zp.size,
+    return c.graph.quantize(y, dtype=dtype, qtype="per_channel", axis=c["axis"], scales=[1.0] * zp.size,
                             zps=zp.reshape(-1).tolist())
 
 
-@imports("quantized_decomposed.dequantize_per_tensor quantized_decomposed.dequantize_per_channel")
 def dequantize(c: AtenCall) -> Result:
     """Import `(x - zero_point) * scale`, with scales that are known or computed."""
-    x, (given, zero_points, axis) = c.x, parameters(c)
-    scales, zp = numbers(given), numbers(zero_points)
+    x, (given, zero_points) = c.x, parameters(c)
+    scales, zp = numbers(c, given), numbers(c, zero_points)
     if scales is None or zp is None:
         return c.value(c.graph.dynamic_dequantize(x, c.value(given, t.f32), c.value(zero_points, t.s32)))
-    how: dict[str, Any] = {"qtype": "per_channel", "axis": axis} if "channel" in c.op else {}
+    how: dict[str, Any] = {"qtype": "per_channel", "axis": c["axis"]} if "channel" in c.op else {}
     return c.value(c.graph.dequantize(x, scales=scales.reshape(-1).astype(np.float64).tolist(),
                                       zps=zp.reshape(-1).tolist() if zp.any() else None, **how))
 
 
-@decomposes("quantized_decomposed.choose_qparams.tensor")
 def choose_qparams(x: Tensor, low: int, high: int, epsilon: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The scale [1] and zero point [1] of a tensor's range; scales are f32 here, and f64 in the program."""
     least, most = x.float().amin().clamp(max=0), x.float().amax().clamp(min=0)
@@ -90,7 +76,6 @@ def choose_qparams(x: Tensor, low: int, high: int, epsilon: float, dtype: torch.
     return scale.reshape(1), zero_point.reshape(1).to(torch.int32)
 
 
-@decomposes("quantized_decomposed.choose_qparams_symmetric.tensor")
 def choose_symmetric(x: Tensor, low: int, high: int, epsilon: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The scale [1] of a tensor's range around 0, and the zero point [1] in the middle of the integers."""
     least, most = x.float().amin().clamp(max=0), x.float().amax().clamp(min=0)
@@ -98,15 +83,12 @@ def choose_symmetric(x: Tensor, low: int, high: int, epsilon: float, dtype: torc
     return scale.reshape(1), torch.full((1,), 128 if dtype == torch.uint8 else 0, dtype=torch.int32)
 
 
-@decomposes("quantized_decomposed.choose_qparams_per_token.default")
 def choose_per_token(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A scale for each row; zero points are 0."""
     scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
     return scale, scale * 0
 
 
-@decomposes("quantized_decomposed._choose_qparams_per_token_asymmetric_impl.default")
-@decomposes("quantized_decomposed.choose_qparams_per_token_asymmetric.default")
 def choose_per_token_asymmetric(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A scale and a zero point for each row; scales are f64, and quantize in f64, as in PyTorch."""
     least, most = x.float().amin(-1, True).clamp(max=0), x.float().amax(-1, True).clamp(min=0)
@@ -116,20 +98,18 @@ def choose_per_token_asymmetric(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, 
     return scale.double(), zero_point.clamp(-128, 127).round().to(torch.int32)
 
 
-@decomposes("quantized_decomposed.quantize_per_token.default")
 def quantize_per_token(x: Tensor, scales: Tensor, zero_points: Tensor, low: int, high: int,
                        dtype: torch.dtype) -> Tensor:
     """`clamp(round(x * (1 / scale) + zero_point), low, high)` in the dtype of the scales."""
     return (x.to(scales.dtype) * scales.reciprocal() + zero_points.to(scales.dtype)).round().clamp(low, high).to(dtype)
 
 
-@imports("quantized_decomposed.dequantize_per_token torchao.dequantize_affine")
 def dequantize_blocks(c: AtenCall) -> Result:
     """Import `(x - zero_point) * scale` with a scale for each row, or for each of torchao's blocks.
 
     Constants with the limits of 4 bits become 4-bit constants.
     """
-    x, dims, (scale, zp, _) = c.x, c.dims(c.x), parameters(c)
+    x, dims, (scale, zp) = c.x, c.dims(c.x), parameters(c)
     block = c["block_size"] or [*[1] * (len(dims) - 1), dims[-1]]
     counts = [1 if d == b else -1 if d is None else d // b for d, b in zip(dims, block, strict=True)]
     if zp is not None and (zp.data is not None and not zp.data.any() or zp.type.known and not zp.type.size):
@@ -141,3 +121,18 @@ def dequantize_blocks(c: AtenCall) -> Result:
         x = c.graph.add_constant(x.data.astype(narrow.numpy))
     return c.value(c.graph.dynamic_dequantize(x, scale, zp, qtype="per_group", group_shape=[
         d if n == 1 and d is not None else b for d, n, b in zip(dims, counts, block, strict=True)]))
+
+
+imports({
+    "quantized_decomposed.quantize_per_tensor quantized_decomposed.quantize_per_channel": quantize,
+    "quantized_decomposed.dequantize_per_tensor quantized_decomposed.dequantize_per_channel": dequantize,
+    "quantized_decomposed.dequantize_per_token torchao.dequantize_affine": dequantize_blocks,
+})
+decomposes({
+    "quantized_decomposed.choose_qparams.tensor": choose_qparams,
+    "quantized_decomposed.choose_qparams_symmetric.tensor": choose_symmetric,
+    "quantized_decomposed.choose_qparams_per_token.default": choose_per_token,
+    "quantized_decomposed._choose_qparams_per_token_asymmetric_impl.default "
+    "quantized_decomposed.choose_qparams_per_token_asymmetric.default": choose_per_token_asymmetric,
+    "quantized_decomposed.quantize_per_token.default": quantize_per_token,
+})
