@@ -68,12 +68,8 @@ def _is_hidden(node: Any) -> bool:
     if not _changes(node) or "dropout" in str(node.target):
         return False
     given = node.args[0]
-    return given.op != "call_function" or _importer(node) is None or any(map(_is_view, (given, *given.users)))
-
-
-def _is_view(node: Any) -> bool:
-    """Whether a call is of an operator whose result shares memory with an operand."""
-    return bool(getattr(node.target, "is_view", False))
+    views = any(getattr(n.target, "is_view", False) for n in (given, *given.users))
+    return views or given.op != "call_function" or _importer(node) is None
 
 
 class _Conversion:

@@ -53,7 +53,8 @@ def binary(x, y, n):
     return (x + y, x - y, x * y, x / y, torch.maximum(x, y), torch.minimum(x, y), x.fmod(y), x == y, x != y,
             x > y, x < y, x >= y, x <= y, torch.add(x, y, alpha=2), 3 - x, torch.rsub(x, y), x + 1, x * n, n + 0.5,
             torch.where(x > 0, x, y), torch.where(x > 0, x, 0.5), x.masked_fill(y > 0, 2.0),
-            x.remainder(0.7), x.remainder(-0.7), x.div(y, rounding_mode="floor"), x.div(y, rounding_mode="trunc"))
+            x.remainder(0.7), x.remainder(-0.7), (n * 0.7).remainder(0.7),
+            x.div(y, rounding_mode="floor"), x.div(y, rounding_mode="trunc"))
 
 
 @case(INTS, MORE)

@@ -158,7 +158,8 @@ def test_sizes_of_a_call_are_computed():
         batch, tokens, _ = x.shape
         mask = torch.arange(tokens)[None] <= torch.arange(tokens)[:, None]
         grid = torch.zeros(batch, tokens, tokens) + mask
-        return grid, x.reshape(batch * tokens, 2, 2).transpose(0, 1), x[:, :tokens - 1], x.new_ones(batch, 1) * tokens
+        return grid, x.reshape(batch * tokens, 2, 2).transpose(0, 1), x[:, :tokens - 1], x[:, tokens - 2:], x.new_ones(
+            batch, 1) * tokens
 
     graph = converted(f, torch.randn(2, 6, 4), dynamic_shapes=(({0: Dim("b", max=9), 1: Dim("t", min=4, max=40)},),))
     for shape in ((2, 6, 4), (1, 5, 4), (3, 8, 4)):
@@ -223,10 +224,10 @@ def test_a_module_is_refused_with_the_line_that_converts_it():
         gq.from_torch(nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_recurrent_layers(kind):
+@pytest.mark.parametrize(("kind", "options"), [("LSTM", {}), ("GRU", {}), ("RNN", {}), ("LSTM", {"proj_size": 2})])
+def test_recurrent_layers(kind, options):
     torch.manual_seed(0)
-    net = getattr(nn, kind)(6, 5, num_layers=2, bidirectional=True, batch_first=True).eval()
+    net = getattr(nn, kind)(6, 5, num_layers=2, bidirectional=True, batch_first=True, **options).eval()
     x = torch.randn(2, 4, 6)
     got = gq.reference(gq.from_torch(export(Module(lambda x: net(x)), (x,))), x.numpy())
     y, ends = net(x)
