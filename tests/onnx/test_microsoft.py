@@ -97,6 +97,15 @@ CASES = {
     "EmbedLayerNormalization": ([("ids", IDS), ("segments", (IDS > 9).astype(np.int32)), ("W", floats(20, 8)),
                                  ("P", floats(16, 8)), ("T", floats(2, 8)), ("G", floats(8)), ("H", floats(8)),
                                  ("mask", MASK)], {"epsilon": 1e-5}, 0),
+    **{f"QEmbedLayerNormalization {what}": ([
+        ("ids", IDS), ("segments", None if few else (IDS > 9).astype(np.int32)), ("W", kind(20, 8)), ("P", kind(16, 8)),
+        ("T", None if few else kind(2, 8)), ("G", kind(8)), ("H", kind(8)), ("mask", MASK),
+        *((f"{n}S", None if few and n == "T" else S(0.02 * k)) for k, n in enumerate("WPTGH", 1)),
+        *((f"{n}Z", None if few and n == "T" else kind(1)[0]) for n in "WPTGH")], {"epsilon": 1e-5}, 0)
+       for what, kind, few in (("u8", u8, False), ("s8", s8, False), ("without segments", u8, True))},
+    **{f"MatMulBnb4 {kind} {n}": ([("x", floats(2, 3, k)), ("B", u8(-(-n * k // 2))), ("S", floats(-(-n * k // 16)))],
+                                  {"K": k, "N": n, "block_size": 16, "quant_type": kind}, 0)
+       for kind, n, k in ((0, 6, 32), (1, 6, 32), (1, 7, 24), (0, 3, 33))},
     "Attention": ([("x", floats(2, 5, 8)), ("W", floats(8, 24)), ("D", floats(24)), ("mask", MASK)], {"num_heads": 2},
                   0),
     **{f"Attention {what}": ([("x", floats(2, 5, 8)), ("W", floats(8, 24)), ("D", floats(24)), ("mask", mask)], {
@@ -137,7 +146,7 @@ CASES = {
                          ("past", floats(2, 2, 2, 3, 4))], {"num_heads": 2, "unidirectional": 1}, 0),
 }
 OUTPUTS = {"EmbedLayerNormalization": 2, "MultiHeadAttention past": 3, "MultiHeadAttention ends after past": 3,
-           "Attention past": 2, "QAttention past": 2}
+           "Attention past": 2, "QAttention past": 2, **{name: 2 for name in CASES if name.startswith("QEmbed")}}
 
 
 @pytest.mark.parametrize("open_shapes", [False, True], ids=["fixed", "open"])

@@ -32,8 +32,14 @@ LATER = "past sequence lengths, cache indirection and outputs of query-key produ
 PLACES = r"positions must be \[batch, length\], without packing and scale"
 COLUMNS = "input 1 must have as many columns for queries, keys and values as 2 heads take, got 24"
 
+BNB4 = [("x", floats(3, 32)), ("B", np.zeros(80, np.uint8)), ("S", floats(10))]
+
 # operator, inputs, arrays instead of them by name (or behind them), attributes, outputs, message
 REFUSED = [
+    ("MatMulBnb4", BNB4, {"B": np.zeros(79, np.uint8)}, {}, 1, r"input 1 must be \[80\], got u8\[79\]"),
+    ("MatMulBnb4", BNB4, {"S": floats(9)}, {}, 1, r"input 2 must be \[10\], got f32\[9\]"),
+    ("MatMulBnb4", BNB4, {}, {"quant_type": 2}, 1, "quant_type 0 or 1, and transB 1"),
+    ("MatMulBnb4", BNB4, {}, {"transB": 0}, 1, "quant_type 0 or 1, and transB 1"),
     *(("MultiHeadAttention", [*HEADS, *[ABSENT] * (k - 6), ("n", np.zeros(2, I32))], {}, {}, 1, LATER) for k in (8, 9)),
     ("MultiHeadAttention", HEADS, {}, {}, 4, LATER),
     ("MultiHeadAttention", HEADS, {"q": floats(6, 8)}, {}, 1, r"must be \[batch, length, width\], got f32\[6,8\]"),
@@ -69,7 +75,8 @@ REFUSED = [
     *(("GroupQueryAttention", [*GROUPED, *[ABSENT] * 7, ("qn", floats(8)), ("kn", floats(8))],
        {n: floats(1, 8)}, {}, 1, f"input {k} must be") for k, n in ((14, "qn"), (15, "kn"))),
 ]
-COUNTS = {"GroupQueryAttention": {"num_heads": 4, "kv_num_heads": 2}}
+COUNTS = {"GroupQueryAttention": {"num_heads": 4, "kv_num_heads": 2},
+          "MatMulBnb4": {"K": 32, "N": 5, "block_size": 16, "quant_type": 1}}
 
 
 def model(op, inputs, arrays=(), attrs=(), outputs=1):

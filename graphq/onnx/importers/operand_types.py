@@ -17,9 +17,10 @@ OPERANDS = {"com.microsoft": QUANTIZED | BINARY | {
     "GatedAdd": "TTTT", "GatherBlockQuantized": "T--T", "GemmFastGelu": "TTT", "GroupQueryAttention":
     "TTTCC--TT-TT--TT", "LayerNormalization": "-VV", "MatMulIntegerToFloat": "TUSSTUS", "MatMulNBits": "T-T--T",
     "MulInteger": "TTTT", "MultiHeadAttention": "TTTT-TTT", "NhwcConv": "TTT", "NhwcFusedConv": "TTTT", "Pad": "T-T",
-    "QAttention": "TUSSS-TUS", "QGemm": "TSTUSU-S", "QLinearAdd": "T-TT-T-T", "QLinearConv": "T-TU-U",
-    "QLinearMul": "T-TT-T-T", "QLinearWhere": "-TFTTFTFT", "Range": "TTT", "RotaryEmbedding": "T-TT",
-    "SkipLayerNormalization": "TTTTT", "SkipSimplifiedLayerNormalization": "TTTT"}}
+    "QAttention": "TUSSS-TUS", "QEmbedLayerNormalization": "--TTTTT-SSSSSTTTTT", "QGemm": "TSTUSU-S",
+    "QLinearAdd": "T-TT-T-T", "QLinearConv": "T-TU-U", "QLinearMul": "T-TT-T-T", "QLinearWhere": "-TFTTFTFT",
+    "Range": "TTT", "RotaryEmbedding": "T-TT", "SkipLayerNormalization": "TTTTT",
+    "SkipSimplifiedLayerNormalization": "TTTT"}}
 """One letter per operand, for operators without schemas in ONNX.
 
 Operands with the same letter must have the same dtype; "-" allows any dtype. Source: the schemas of ONNX Runtime.

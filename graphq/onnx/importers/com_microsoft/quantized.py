@@ -10,7 +10,7 @@ import numpy as np
 from graphq import dtypes as t
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.onnx.importers.composed import in_f32, one, standard
+from graphq.onnx.importers.composed import by_f32, in_f32, one, standard
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, imports_each, width
 from graphq.onnx.importers.matmul import expect_bias
 from graphq.onnx.importers.pool import channels_first
@@ -218,6 +218,31 @@ def matmul_n_bits(c: Call) -> Outputs:
     y = g.matmul(x, weights)
     y = y if bias is None else g.add(y, bias)
     return y if c.input(0).dtype == t.f32 else g.type_cast(y, dtype=c.input(0).dtype)
+
+
+FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
+NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+       -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+       0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+BNB4 = np.asarray([[*FP4, *(-x for x in FP4)], NF4], np.float32)
+"""The weights of the codes 0 to 15 of bitsandbytes, by MatMulBnb4's `quant_type`."""
+
+
+@imports("MatMulBnb4", domain=MICROSOFT)
+def matmul_bnb4(c: Call) -> Outputs:
+    """Import MatMulBnb4 with f32 weights. B has codes of [n, k] weights; the higher bits of a byte hold the first.
+
+    A code stands for a number of a table, times the scale of its block. Blocks run on through the rows.
+    """
+    k, n, block = (c.positive(name) for name in ("K", "N", "block_size"))
+    packed, scales, kind = c.data(1), c.data(2), c.attr("quant_type")
+    if packed is None or scales is None or kind not in (0, 1) or not c.attr("transB", 1):
+        raise GraphError("weights and scales must be constants, quant_type 0 or 1, and transB 1")
+    c.expect(1, (-(-n * k // 2),))
+    c.expect(2, (-(-n * k // block),))
+    codes = np.stack([packed >> 4, packed & 15], axis=-1).reshape(-1)[:n * k]
+    weights = BNB4[kind][codes] * np.repeat(scales.astype(np.float32), block)[:n * k]
+    return by_f32(c, lambda x: c.graph.matmul(x, c.graph.constant(weights.reshape(n, k)), transpose_b=True), c.input(0))
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:

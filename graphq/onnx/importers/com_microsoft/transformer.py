@@ -53,17 +53,18 @@ def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: fl
     return by_f32(c, normalized, x, gamma, beta)
 
 
-@imports("EmbedLayerNormalization", domain=MICROSOFT)
+@imports("EmbedLayerNormalization", "QEmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(c: Call) -> Outputs:
     """Import EmbedLayerNormalization: layer normalization of the sum of word, position and segment embeddings.
 
+    In QEmbedLayerNormalization, a scale and a zero point dequantize each table, gamma and beta.
     Further outputs are the sums of the mask (the lengths of the sequences) and the sum of the embeddings.
     """
-    g, ids, segments = c.graph, c.input(0), c.optional(1)
-    positions = c.optional(8)
+    g, ids, segments, quantized = c.graph, c.input(0), c.optional(1), c.node.op_type.startswith("Q")
+    positions = None if quantized else c.optional(8)
     c.expect(0, (None, None))
     batch, length = ids.shape or (None, None)
-    for k in (1, 7, 8):
+    for k in (1, 7) if quantized else (1, 7, 8):
         c.expect(k, (batch, length), *([(1, length)] if k == 8 else []))
     c.expect(2, (None, None))
     size = width(c.input(2))
@@ -71,10 +72,14 @@ def embed_layer_normalization(c: Call) -> Outputs:
         c.expect(k, (None, size) if k < 5 else (size,))
     if positions is None:
         positions = places(c, ids, 1)
-    total = g.add(g.gather(c.input(2), ids), g.gather(c.input(3), positions))
+
+    def table(k: int) -> Value:
+        return at(c, k, k + 6, k + 11) if quantized else c.input(k)
+
+    total = g.add(g.gather(table(2), ids), g.gather(table(3), positions))
     if segments is not None:
-        total = g.add(total, g.gather(c.input(4), segments))
-    y = _layer_norm(c, total, c.input(5), c.input(6), c.attr("epsilon", 1e-12))
+        total = g.add(total, g.gather(table(4), segments))
+    y = _layer_norm(c, total, table(5), table(6), c.attr("epsilon", 1e-12))
     mask = c.optional(7)
     if c.outputs == 1:
         return y
