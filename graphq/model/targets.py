@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from graphq.base.paths import path_of
 from graphq.base.platform import HOST, MACHINE
 from graphq.base.progress import progress
-from graphq.errors import CompileError
+from graphq.errors import CompileError, GraphError
 from graphq.kernels.target import isa
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.open_shapes import Places
@@ -42,6 +43,8 @@ def save_for(path: str | os.PathLike[str], of: Plans, targets: Sequence[str]) ->
     levels = [isa.level_named(x) for x in dict.fromkeys(x for t in targets for x in (ALL if t == "all" else (t,)))]
     if not levels:
         raise CompileError("no targets: name ISA levels, or all")
+    if not path_of(path).absolute().parent.is_dir():  # said before minutes of compilation
+        raise GraphError(f"{os.fspath(path)!r} cannot be written: there is no such folder")
     sizes = json.dumps([plan.sizes for plan in of.all()])
     code = CHILD.format(path=[x or os.getcwd() for x in sys.path])
     with TemporaryDirectory() as folder:

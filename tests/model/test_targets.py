@@ -117,6 +117,12 @@ def test_builds_have_the_options_of_the_model_whatever_new_files_may_be_by_defau
     assert (settings.threads, settings.passes) == (1, wanted.passes) and wanted.passes is not None
 
 
+def test_a_folder_that_does_not_exist_is_named_before_anything_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(targets.subprocess, "run", None)
+    with pytest.raises(gq.GraphError, match="none/m.graphq' cannot be written: there is no such folder"):
+        gq.compile(net()).save(tmp_path / "none" / "m.graphq", targets=[HERE])
+
+
 def test_targets_are_a_list(tmp_path):
     with pytest.raises(gq.CompileError, match=r"targets must be a list of names, such as \['avx2'\], got 'avx2'"):
         gq.compile(net()).save(tmp_path / "m.graphq", targets="avx2")
