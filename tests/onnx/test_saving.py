@@ -377,18 +377,40 @@ CANNOT = {
     "%r = layer_norm(x, keep_stats=false, use_affine=false)": "LayerNormalization has other statistics and needs a sc",
     "%r = layer_norm(x, v5, v5, keep_stats=false, use_affine=false)": "LayerNormalization has other statistics and nee",
     "%r = reduce_sum(x, two)": "axes as an operand are s32 in graphq",
-    "%r = dequantize_linear(q, p1, dtype=bf16)": "the result has the scale's dtype in version 21, got bf16",
+    "%r = dequantize_linear(q, p1, dtype=bf16)": "a result of bf16 from a scale of f32 needs version 23",
     "%r = quantize_linear(x, p1, dtype=s8, precision=bf16)": "precision bf16 needs version 23",
-    "%r = quantize_linear(x, power, dtype=s8)": "a scale of f8_e8m0 needs version 23",
-    "%r = dequantize_linear(q, power)": "a scale of f8_e8m0 needs version 23",
+    "%r = quantize_linear(x, power, dtype=s8)": "a scale of f8_e8m0 needs version 24",
+    "%r = dequantize_linear(q, power)": "a scale of f8_e8m0 needs version 24",
     "%r = dynamic_quantize(x, p1, zero, dtype=u8)": r"a zero point must be u8 in ONNX, got s32\[\]",
     "%r = dynamic_dequantize(q, p1, zero)": r"a zero point must be u8 in ONNX, got s32\[\]",
-    "%r = dynamic_dequantize(q, p1, dtype=bf16)": "the result has the scale's dtype in version 21, got bf16",
+    "%r = dynamic_dequantize(q, p1, dtype=bf16)": "a result of bf16 from a scale of f32 needs version 23",
     '%r = prelu(free, v, data_format="NCX")': r"the rank of f32\[\*\] is not known",
     "%r = matmul(free, m, transpose_a=true)": r"the rank of f32\[\*\] is not known",
     "%r = avg_pool(x, kernel=[2,2], exclude_pad=true, rounding_type=\"ceil\")": "rounds sizes up by another rule",
     "%r = convolution(x, wl, pads_begin=[0,0], pads_end=[-1,0])": r"no negative pads, got pads_end \[-1, 0\]",
 }
+
+
+@pytest.mark.parametrize("opset, statement", [
+    (23, "dequantize_linear(q, p1, dtype=bf16)"), (23, "dynamic_dequantize(q, p1, dtype=bf16)"),
+    (23, "quantize_linear(x, p1, dtype=s8, precision=bf16)"), (24, "quantize_linear(x, power, dtype=s8)"),
+    (24, "dequantize_linear(q, power)"), (24, "dequantize_linear(f4, powers, axis=0, block_size=2)"),
+    (24, 'dynamic_dequantize(f4, powers, qtype="per_group", group_shape=[2,1], dtype=f32)')])
+def test_types_of_newer_versions(opset, statement, tmp_path):
+    """Scales of f8_e8m0 (MXFP4), and results and precisions of other types than the scale's."""
+    types = "x: f32[2,3], q: u8[2,3], p1: f32[], power: f8_e8m0[], f4: f4_e2m1[4,3], powers: f8_e8m0[2,3]"
+    g = gq.parse(f"""graph({types}) {{
+      %r = {statement}
+      return %r
+    }}""")
+    with pytest.raises(GraphError, match=f"needs version {opset}"):
+        gq.save_onnx(g, tmp_path / "g.onnx", opset=opset - 1)
+    gq.save_onnx(g, tmp_path / "g.onnx", opset=opset)
+    onnx.checker.check_model(onnx.load(tmp_path / "g.onnx"), full_check=True)
+    feeds = random_inputs(g) | {"p1": np.float32(0.25)}
+    want, got = (gq.reference(x, feeds) for x in (g, gq.load_onnx(tmp_path / "g.onnx")))
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("statement", CANNOT)

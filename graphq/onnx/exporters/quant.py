@@ -41,31 +41,44 @@ def dynamic(w: GraphWriter, node: Node) -> None:
     if quantize:
         w.node(node, "QuantizeLinear", **attrs, **({} if rest else {"output_dtype": element_of(dtype)}))
         return
-    if node.output.dtype != scale.dtype:
-        raise GraphError(f"the result has the scale's dtype in version 21, got {node.output.dtype}")
+    attrs |= _output_dtype(w, node.output.dtype, scale.dtype)
     if a["qtype"] == "per_group":
         blocked = [(k, size) for k, size in enumerate(a["group_shape"]) if size > 1]
         if len(blocked) != 1:
             raise GraphError(f"ONNX needs blocks along one axis, got group_shape {list(a['group_shape'])}")
-        attrs = dict(zip(("axis", "block_size"), blocked[0], strict=True))
+        attrs |= dict(zip(("axis", "block_size"), blocked[0], strict=True))
     w.node(node, "DequantizeLinear", **attrs)
 
 
 @exports("quantize_linear", "dequantize_linear")
 def linear(w: GraphWriter, node: Node) -> None:
-    """Write the operator with the same attributes; raises GraphError if it needs an operator set above 21."""
+    """Write the operator with the same attributes; raises GraphError if it needs a newer operator set."""
     a = node.attrs
     src, scale, *rest = node.inputs
     assert src is not None and scale is not None
     attrs = {"axis": a["axis"], "block_size": a["block_size"]}
-    if scale.dtype == t.f8_e8m0:
-        raise GraphError("a scale of f8_e8m0 needs version 23")
     if node.op.name == "dequantize_linear":
-        if a["dtype"] != scale.dtype:
-            raise GraphError(f"the result has the scale's dtype in version 21, got {a['dtype']}")
-        w.node(node, "DequantizeLinear", **attrs)
+        w.node(node, "DequantizeLinear", **attrs, **_output_dtype(w, a["dtype"], scale.dtype))
         return
+    if scale.dtype == t.f8_e8m0:
+        _needs(w, 24, "a scale of f8_e8m0")
     if a["precision"] != src.dtype:
-        raise GraphError(f"precision {a['precision']} needs version 23")
+        _needs(w, 23, f"precision {a['precision']}")
+        attrs["precision"] = element_of(a["precision"])
     w.node(node, "QuantizeLinear", saturate=int(a["saturate"]), **attrs,
            **({} if rest else {"output_dtype": element_of(a["dtype"])}))
+
+
+def _output_dtype(w: GraphWriter, dtype: DType, scale: DType) -> dict[str, int]:
+    """The attribute for a result that has another dtype than the scale."""
+    if scale == t.f8_e8m0:
+        _needs(w, 24, "a scale of f8_e8m0")
+    if dtype == scale:
+        return {}
+    _needs(w, 23, f"a result of {dtype} from a scale of {scale}")
+    return {"output_dtype": element_of(dtype)}
+
+
+def _needs(w: GraphWriter, version: int, what: str) -> None:
+    if w.opset < version:
+        raise GraphError(f"{what} needs version {version}")
