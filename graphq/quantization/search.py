@@ -47,7 +47,7 @@ class Search(Trials):
        of each such setting is measured. A setting that loses no less than a faster one is dropped.
     4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Its setting gets faster
        forms if the loss allows them: integers between layers (`between_products`), and weights of 7 bits on CPUs on
-       which these are faster. At last the graph is made and run.
+       which these are faster. At last the point gets the loss of its graph; above `max_loss`, another one is chosen.
     """
 
     curve: list[Point]
@@ -63,15 +63,17 @@ class Search(Trials):
         """
         scheme = scheme or Scheme(method="automatic")
         self.curve = self.frontier(self.local())
-        point, most = self.choose(scheme)
-        setting = self.between_products(point.setting, most)
-        of_seven = with_scheme(setting, weight_bits=7)
-        if narrow and self.level.sorts and self.loss(of_seven, most) <= most:
-            setting = of_seven
-        setting = self.possible(setting)
-        chosen = Point(setting, self.price.time(setting), self.loss(setting))
-        self.curve = [chosen if p is point else p for p in self.curve]
-        return setting
+        while True:
+            point, most = self.choose(scheme)
+            setting = self.between_products(point.setting, most)
+            of_seven = with_scheme(setting, weight_bits=7)
+            if narrow and self.level.sorts and self.loss(of_seven, most) <= most:
+                setting = of_seven
+            setting = self.possible(setting)
+            chosen = Point(setting, self.price.time(setting), self.loss(setting))
+            self.curve = [chosen if p is point else p for p in self.curve]
+            if scheme.max_loss is None or chosen.loss <= scheme.max_loss:
+                return setting
 
     def local(self) -> Setting:
         """The setting with each tensor's best candidate (`widest`)."""
@@ -148,7 +150,7 @@ class Search(Trials):
             found = [p for p in curve if p.loss <= scheme.max_loss]
             if not found:
                 raise GraphError(f"no setting loses at most {scheme.max_loss:g}: the least loss is "
-                                 f"{curve[-1].loss:.2e}")
+                                 f"{min(p.loss for p in curve):.2e}")
             return found[0], scheme.max_loss
         if scheme.max_time is not None:
             found = [p for p in curve if p.time <= scheme.max_time]

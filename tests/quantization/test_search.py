@@ -2,8 +2,10 @@
 import pytest
 from float_networks import perceptron
 
+from graphq.compile import compile
 from graphq.errors import GraphError
 from graphq.quantization import tuned
+from graphq.quantization.compare import distance
 from graphq.quantization.price import Price
 from graphq.quantization.scheme import Candidate, Scheme, wider, with_scheme
 from graphq.quantization.search import GOOD, LONGEST, RANGES, Point, Search, growing, widest
@@ -196,3 +198,26 @@ def test_fast_is_plain_min_max(work, plain, monkeypatch):
                         raising=False)
     point, limit = work.choose(Scheme(method="automatic", preset="fast"))
     assert point is work.curve[0] and point.setting == work.plain("min_max") and limit == GOOD
+
+
+@pytest.mark.parametrize("share, chosen", [(2.0, 0), (0.5, 1), (1e-6, None)])
+def test_the_loss_is_that_of_the_graph(monkeypatch, share, chosen):
+    """The model of all settings may lose less; a point whose graph loses more than `max_loss` is not chosen."""
+    graph, batches = perceptron()
+    monkeypatch.setattr(Search, "loss_of", lambda *_: 1e-12)
+    work, f32 = Search(graph, batches), compile(graph)
+    plain, names = work.uniform(Candidate("min_max")), tuple(work.products)
+    settings = [plain, with_scheme(plain, wide=names, wide_weights=names)]
+    monkeypatch.setattr(Search, "frontier", lambda self, s: [Point(settings[0], 0.3, 1e-11),
+                                                             Point(settings[1], 0.5, 1e-12)])
+    models = [compile(work.made(s)) for s in settings]
+    lost = [max(distance(f32(x), model(x)) for x in batches) for model in models]
+    assert 1e-6 * lost[0] < lost[1] < lost[0] / 100
+    scheme = Scheme(method="automatic", max_loss=share * lost[0])
+    if chosen is None:
+        with pytest.raises(GraphError, match="^no setting loses at most .*: the least loss is [^1]"):
+            work.run(scheme)
+    else:
+        assert work.run(scheme) == settings[chosen]
+        found = next(p for p in work.curve if p.setting == settings[chosen])
+        assert found.loss == work.estimate(settings[chosen]).seen == pytest.approx(lost[chosen], rel=0.05)
