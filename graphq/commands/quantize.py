@@ -10,7 +10,6 @@ from pathlib import Path
 from graphq.base.budget import size_text
 from graphq.commands.shared import MODEL, Arguments, option, save_graph, write
 from graphq.errors import GraphError, ParseError
-from graphq.ir import Graph
 from graphq.model.files import load_graph
 from graphq.onnx import to_model
 from graphq.onnx.loading import model_bytes
@@ -70,6 +69,7 @@ ARGUMENTS: Arguments = (
 
 def run(options: argparse.Namespace) -> None:
     """Quantize a file, and print the chosen setting."""
+    from graphq.quantization.bodies import with_bodies
     from graphq.quantization.data import load_data
     from graphq.quantization.products import is_quantized
     from graphq.quantization.quantize import automatic, left_text, quantize
@@ -84,14 +84,13 @@ def run(options: argparse.Namespace) -> None:
         to_model(graph, opset=opset)  # checks before the long search that the operator set can express the graph
     elif options.opset is not None:
         raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
-    given = {name: value for name in OPTIONS if (value := getattr(options, name))}
+    given = {name: value for name in OPTIONS if (value := getattr(options, name)) or isinstance(value, float)}
     searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
     for goal in given.keys() & set(GOALS) if not searched else ():
         raise ParseError(f"--{goal.replace('_', '-')} needs the automatic search: leave out --method, --activations "
                          "and --mode")
     scheme = Scheme(**{"method": "automatic"} | given if searched else given)
-    needs_data = scheme.mode == "static"
-    if needs_data and options.data is None:
+    if scheme.mode == "static" and options.data is None:
         raise ParseError("quantize needs --data unless --mode is dynamic or weight_only")
     batches = load_data(options.data, graph) if options.data else None
     losses: dict[str, float] = {}
@@ -101,7 +100,9 @@ def run(options: argparse.Namespace) -> None:
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
         made = quantize(graph, batches, scheme)
-    if _quantizes(made) == _quantizes(graph):
+    before, after = (sum(n.op.name.endswith("quantize") for part in with_bodies(g) for n in part.nodes)
+                     for g in (graph, made))
+    if after == before:
         if scheme.exclude:
             raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
         if made.meta["quantization"]["layers_f32"]:
@@ -121,9 +122,3 @@ def run(options: argparse.Namespace) -> None:
         measured = speed(made, graph, batches)
         lines[:0], report["speed"] = [*left_text(report), str(measured)], measured.json()
     write(options, "\n".join(lines), report)
-
-
-def _quantizes(graph: Graph) -> int:
-    from graphq.quantization.bodies import with_bodies
-
-    return sum(n.op.name.endswith("quantize") for g in with_bodies(graph) for n in g.nodes)

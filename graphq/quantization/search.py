@@ -47,7 +47,8 @@ class Search(Trials):
        of each such setting is measured. A setting that loses no less than a faster one is dropped.
     4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Its setting gets faster
        forms if the loss allows them: integers between layers (`between_products`), and weights of 7 bits on CPUs on
-       which these are faster. At last the point gets the loss of its graph; above `max_loss`, another one is chosen.
+       which these are faster. At last the point gets the loss of its graph. If this loss is
+       above `max_loss`, or a faster point loses no more, the choice is made again.
     """
 
     curve: list[Point]
@@ -71,8 +72,8 @@ class Search(Trials):
                 setting = of_seven
             setting = self.possible(setting)
             chosen = Point(setting, self.price.time(setting), self.loss(setting))
-            self.curve = [chosen if p is point else p for p in self.curve]
-            if scheme.max_loss is None or chosen.loss <= scheme.max_loss:
+            self.curve = falling([chosen if p is point else p for p in self.curve])
+            if chosen in self.curve and (scheme.max_loss is None or chosen.loss <= scheme.max_loss):
                 return setting
 
     def local(self) -> Setting:
@@ -133,10 +134,7 @@ class Search(Trials):
             found.append(Point(tried, time, self.loss(tried)))
             if found[-1].loss <= GOOD and not self.whole:
                 break
-        curve: list[Point] = []
-        for p in sorted(found, key=lambda p: p.time):
-            curve += [p] * (not curve or p.loss < curve[-1].loss)
-        return curve
+        return falling(found)
 
     def choose(self, scheme: Scheme) -> tuple[Point, float]:
         """The point that the scheme asks for, and the most that its faster forms may lose.
@@ -183,6 +181,14 @@ class Search(Trials):
         order = sorted(error, key=lambda name: error[name])
         parts = (with_scheme(setting, between=(*already, *order[:len(order) * part // 4])) for part in (4, 3, 2, 1))
         return next((s for s in parts if self.loss(s, most) <= most), setting)
+
+
+def falling(points: Sequence[Point]) -> list[Point]:
+    """The points that lose less than all points that take no longer, the fastest first."""
+    curve: list[Point] = []
+    for p in sorted(points, key=lambda p: (p.time, p.loss)):
+        curve += [p] * (not curve or p.loss < curve[-1].loss)
+    return curve
 
 
 def growing(most: int) -> list[int]:

@@ -49,10 +49,9 @@ class Trials:
         """The cases that show the loss on new data."""
         self.compared = list(dict.fromkeys([*self.held_out, *((self.every, k) for _, k in self.held_out)]))
         """The cases on which settings are compared: also these batches with the statistics of all batches."""
-        copies = range(count, count * (1 + len(SIZES)), count)
-        more = ((self.every, first + k % count) for first in copies for _, k in self.held_out)
-        self.judged = list(dict.fromkeys([*self.compared, *more]))
-        """The cases that show how reliable a loss is: also the copies, with the statistics of all batches."""
+        sizes = range(0, count * (1 + len(SIZES)), count)
+        self.judged = list(dict.fromkeys((part, first + k % count) for first in sizes for part, k in self.compared))
+        """The cases that show how reliable a loss is: also the copies of the compared batches."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
@@ -127,7 +126,6 @@ class Trials:
     def estimate(self, setting: Setting) -> Estimate:
         """The loss of the setting on the cases `judged`, and how reliable it is."""
         count = len(self.batches)
-        self.loss(setting)
         self._largest(setting, self.judged, np.inf)
         found = {(part, k): self._compared[setting][part, k] for part, k in self.judged
                  if any(x.size for x in self.wanted[k])}

@@ -173,6 +173,8 @@ def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
     (["--preset", "accurate", "--method", "mse", "--data", "x.npz"], "--preset needs the automatic search"),
     (["--max-time", "0.1", "--max-loss", "0.1", "--data", __file__ + ":function"], "give only one of max_loss"),
     (["--max-loss", "1e-9", "--data", __file__ + ":function"], "no setting loses at most 1e-09: the least loss is "),
+    (["--max-loss", "0", "--data", __file__ + ":function"], "scheme: max_loss must be positive, got 0.0"),
+    (["--max-time", "0", "--data", __file__ + ":function"], "scheme: max_time must be positive, got 0.0"),
     (["--mode", "dynamic", "--method", "mse", "--symmetric"], "symmetric has no effect in mode 'dynamic'")])
 def test_mistakes_are_one_line(folder, capsys, options, message):
     assert main(["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), *options]) == 2

@@ -8,7 +8,7 @@ from graphq.quantization import tuned
 from graphq.quantization.compare import distance
 from graphq.quantization.price import Price
 from graphq.quantization.scheme import Candidate, Scheme, wider, with_scheme
-from graphq.quantization.search import GOOD, LONGEST, RANGES, Point, Search, growing, widest
+from graphq.quantization.search import GOOD, LONGEST, RANGES, Point, Search, falling, growing, widest
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,26 @@ def test_the_frontier_has_points_that_lose_less_for_more_time(of_operands, monke
     assert of_operands(losses) == [(0, 0.1), (1, 0.05)] and 2 + 0.5 * 2 <= 2 * LONGEST < 2 + 0.5 * 3
 
 
+def test_no_point_loses_as_much_as_one_that_takes_no_longer(plain):
+    points = [Point(plain, *x) for x in [(0.5, 2e-3), (0.3, 1e-2), (0.5, 1e-3), (0.6, 1e-3), (0.7, 5e-3), (0.7, 1e-4)]]
+    assert [(p.time, p.loss) for p in falling(points)] == [(0.3, 1e-2), (0.5, 1e-3), (0.7, 1e-4)]
+
+
+@pytest.mark.parametrize("goal, first", [({"preset": "fast"}, 4e-3), ({"max_time": 0.45}, 1e-2)])
+def test_a_chosen_point_leaves_no_other_that_loses_as_much(work, plain, monkeypatch, goal, first):
+    """Plain min-max loses less than the second point, whose graph loses more than the first point."""
+    curve = [Point(with_scheme(plain, exclude=names), 0.3 + 0.1 * len(names), loss)
+             for names, loss in (((), 1e-2), (("a",), 5e-3), (("a", "b"), 1e-3))]
+    losses = {p.setting: p.loss for p in curve} | {work.plain("min_max"): 4e-3}
+    monkeypatch.setattr(Search, "frontier", lambda self, s: curve)
+    monkeypatch.setattr(Search, "between_products", lambda self, s, most: s)
+    monkeypatch.setattr(Search, "loss", lambda self, s, most=1.0: losses[s])
+    monkeypatch.setattr(Search, "possible", lambda self, s: losses.update({curve[1].setting: 2e-2}) or s)
+    monkeypatch.setattr(Price, "time", lambda self, s: 0.3 + 0.1 * len(s.scheme.exclude))
+    assert work.run(Scheme(method="automatic", **goal)) == work.curve[0].setting
+    assert [(p.time, p.loss) for p in work.curve] == [(0.3, first), (0.5, 1e-3)]
+
+
 @pytest.mark.parametrize("most, numbers", [(0, []), (1, [1]), (5, [1, 2, 3, 4, 5]), (10, [1, 2, 3, 4, 6, 9, 10])])
 def test_half_as_many_operands_again(most, numbers):
     assert growing(most) == numbers
@@ -208,8 +228,8 @@ def test_the_loss_is_that_of_the_graph(monkeypatch, share, chosen):
     work, f32 = Search(graph, batches), compile(graph)
     plain, names = work.uniform(Candidate("min_max")), tuple(work.products)
     settings = [plain, with_scheme(plain, wide=names, wide_weights=names)]
-    monkeypatch.setattr(Search, "frontier", lambda self, s: [Point(settings[0], 0.3, 1e-11),
-                                                             Point(settings[1], 0.5, 1e-12)])
+    monkeypatch.setattr(Search, "frontier", lambda self, s: [
+        Point(s, self.price.time(s), loss) for s, loss in zip(settings, (1e-11, 1e-12), strict=True)])
     models = [compile(work.made(s)) for s in settings]
     lost = [max(distance(f32(x), model(x)) for x in batches) for model in models]
     assert 1e-6 * lost[0] < lost[1] < lost[0] / 100
