@@ -71,14 +71,13 @@ def run(options: argparse.Namespace) -> None:
     """Quantize a file, and print the chosen setting."""
     from graphq.quantization.bodies import with_bodies
     from graphq.quantization.data import load_data
-    from graphq.quantization.products import is_quantized
+    from graphq.quantization.products import refuse_integers
     from graphq.quantization.quantize import automatic, left_text, quantize
     from graphq.quantization.scheme import Scheme
     from graphq.quantization.speed import speed
 
     graph = load_graph(options.file)
-    if is_quantized(graph):
-        raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize: it is already quantized")
+    refuse_integers(graph)
     opset = 21 if options.opset is None else options.opset
     if options.out.suffix == ".onnx":
         to_model(graph, opset=opset)  # checks before the long search that the operator set can express the graph

@@ -117,7 +117,7 @@ def products(graph: Graph, *, inside: bool = True) -> Iterator[LinearLayer]:
                                            for v in factors):
             continue
         product = LinearLayer(node)
-        if product.activations and not all(map(_dequantized, product.factors)):
+        if product.activations and not all(_maker("dequantize", v) for v in product.factors):
             yield product
 
 
@@ -198,10 +198,13 @@ def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Valu
     return out.add_again(node, operands)
 
 
-def is_quantized(graph: Graph) -> bool:
-    """Whether a graph has quantize or dequantize nodes, and no layer in f32."""
-    found = any("quantize" in n.op.name for g in with_bodies(graph) for n in g.nodes)
-    return found and not any(True for _ in products(prepared(graph)))
+def refuse_integers(graph: Graph) -> None:
+    """Raise GraphError if a graph has a layer in integers: both operands are dequantized, one of them is quantized."""
+    for node in (n for g in with_bodies(graph) for n in g.nodes_of(PRODUCTS)):
+        made = [_maker("dequantize", v) for v in node.inputs[:2]]
+        if all(made) and any(m is not None and _maker("quantize", next(m.operands)) for m in made):
+            raise GraphError(f"graph '{graph.name}' is already quantized: '{node.output.name}' multiplies integers. "
+                             "Quantize the f32 graph that it was made from")
 
 
 def left_in_floats(graph: Graph) -> dict[str, int]:
@@ -216,17 +219,17 @@ def left_in_floats(graph: Graph) -> dict[str, int]:
         name = node.attrs.get("op_type", node.op.name)
         foreign = node.op.name == "onnx_node" and name in FOREIGN
         if node.op.name == "onnx_node" and name in BODIES or (foreign or node.op.name in MACS) and all(
-                v.dtype in (f16, bf16, f32) and not _dequantized(v) for v in node.inputs[:2] if v is not None):
+                v.dtype in (f16, bf16, f32) and not _maker("dequantize", v) for v in node.inputs[:2] if v is not None):
             found[name] += 1
     return dict(found)
 
 
-def _dequantized(value: Value) -> bool:
-    """Whether a value comes from a dequantize, perhaps through operations of KEEPING."""
-    node = value.node
+def _maker(kind: str, value: Value | None) -> Node | None:
+    """The node of this kind that a value comes from, perhaps through operations of KEEPING."""
+    node = None if value is None else value.node
     while node is not None and node.op.name in KEEPING:
         node = next(node.operands).node
-    return node is not None and "dequantize" in node.op.name
+    return node if node is not None and kind in node.op.name else None
 
 
 def reached(start: Iterable[T], after: Callable[[T], Iterable[T]]) -> set[T]:

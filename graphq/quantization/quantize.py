@@ -11,7 +11,7 @@ from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.dynamic import insert_dynamic, insert_layers
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_static
-from graphq.quantization.products import left_in_floats, name_values, prepared, values_by_name
+from graphq.quantization.products import left_in_floats, name_values, prepared, refuse_integers, values_by_name
 from graphq.quantization.scheme import Scheme, Setting
 from graphq.quantization.search import Point, Search
 from graphq.quantization.selection import resolved
@@ -30,8 +30,8 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     agrees with the scheme; `automatic` also returns this setting. The search reads the batches several times. It keeps
     them in memory if they are not a sequence.
 
-    A graph without layers in f32 stays as it is. Raises GraphError if `graph` is not a graph or if a name does not
-    exist, InputError if data do not fit.
+    A graph without layers stays as it is. Raises GraphError if `graph` is not a graph, if it already has layers in
+    integers, or if a name does not exist, and InputError if data do not fit.
     """
     if scheme is not None and not isinstance(scheme, Scheme):
         raise GraphError(f"scheme must be a Scheme, got {scheme!r}")
@@ -40,6 +40,7 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     if scheme is not None and scheme.method == "automatic":
         raise GraphError("method 'automatic' needs batches")
     out = prepared(graph)
+    refuse_integers(out)
     names, unheld = values_by_name(out), dict[str, str]()
     scheme = resolved(out, scheme or Scheme())
     if scheme.mode == "dynamic":

@@ -19,7 +19,7 @@ from graphq.quantization.estimate import FEW, SIZES, Estimate, extended, numbere
 from graphq.quantization.insert import Quantized, held_between, insert, kept, quantized_layer, unheld
 from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
-from graphq.quantization.products import LinearLayer, name_values, prepared, values_by_name
+from graphq.quantization.products import LinearLayer, name_values, prepared, refuse_integers, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Candidate, Scheme, Setting
 from graphq.quantization.selection import resolved
@@ -40,6 +40,7 @@ class Trials:
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
         self.graph = prepared(graph)
+        refuse_integers(self.graph)
         self.batches = numbered(batches, graph)
         self.data = extended(self.batches)
         count = len(self.batches)
@@ -170,11 +171,7 @@ class Trials:
             return np.inf
 
     def possible(self, setting: Setting) -> Setting:
-        """The setting, or the best other setting if its graph cannot be made or run. Raises GraphError if all fail.
-
-        The losses with the statistics of all batches are then those of the graph: it also rounds biases, and leaves out
-        the product of the remainders where both operands have 16 bits.
-        """
+        """The setting, or the best one whose graph runs; it gets its graph's losses. Raises GraphError if none runs."""
         found = self._compared.setdefault(setting, {})
         for part, k in self.judged:
             if part == self.every:

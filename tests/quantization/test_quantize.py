@@ -247,3 +247,25 @@ def test_text_makes_the_round_trip():
     made = quantize(graph, batches)
     again = gq.parse(gq.to_text(made))
     np.testing.assert_array_equal(gq.compile(again)(batches[0]), gq.compile(made)(batches[0]))
+
+
+@pytest.mark.parametrize("search", [False, True])
+@pytest.mark.parametrize("exclude", [(), ("logits",)])
+def test_a_quantized_graph_is_refused(search, exclude):
+    """Also if it has layers in f32: the loss would be against the int8 graph."""
+    graph, batches = perceptron()
+    made = quantize(graph, batches, Scheme(exclude=exclude))
+    with pytest.raises(gq.GraphError, match="^graph 'perceptron' is already quantized: 'hidden' multiplies integers"):
+        quantize(made, batches, None if search else Scheme())
+
+
+def test_dequantized_embeddings_and_integer_inputs_are_no_quantized_layers():
+    """Nor is a tensor that is quantized for a memory of 8 bits."""
+    g, rng = gq.Graph("tokens"), np.random.default_rng(0)
+    x = g.dequantize(g.input("x", dtype="u8", shape=(6, 16)), scales=[0.02], zps=[128])
+    table = g.dequantize(g.constant(rng.integers(-99, 99, (16, 8)).astype(np.int8)), scales=[0.01])
+    y = g.relu(g.matmul(g.matmul(x, table), rng.standard_normal((8, 4)).astype(np.float32)))
+    g.output(g.dequantize(g.quantize(y, dtype="u8", scales=[0.1], zps=[0]), scales=[0.1], zps=[0]), name="y")
+    batches = [{"x": rng.integers(0, 255, (6, 16)).astype(np.uint8)} for _ in range(3)]
+    made = quantize(g, batches, Scheme())
+    assert len(made.nodes_of(["quantize"])) > 1
