@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from graphq.errors import GraphError
 from graphq.torch.model import TorchModel
 from graphq.torch.program import convert
 
@@ -40,9 +41,9 @@ class _Compiled:
                   and k not in self.names}
         self.taken = [*shapes]
         axes = {str(d): (k, axis) for k, shape in shapes.items() for axis, d in enumerate(shape)}
-        self.sizes = {k: axes[str(n.meta["example_value"])] for k, n in enumerate(places)
+        self.sizes = {k: axes.get(str(n.meta["example_value"])) for k, n in enumerate(places)
                       if not isinstance(inputs[k], torch.Tensor)}
-        dynamic = torch.export.Dim.DYNAMIC
+        dynamic = torch.export.Dim.AUTO
         self.dynamic = tuple({axis: dynamic for axis, d in enumerate(shape) if isinstance(d, torch.SymInt)}
                              for shape in shapes.values())
         self.memory: list[int] | None = None
@@ -55,6 +56,8 @@ class _Compiled:
     def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
         """A function of the arguments; PyTorch's execution if graphq cannot compile the graph and may fall back."""
         try:
+            if None in self.sizes.values():
+                raise GraphError("a number that is no size changes from call to call: pass a tensor instead")
             with torch.no_grad():
                 program = torch.export.export(_Frozen(self, args), tuple(args[k] for k in self.taken),
                                               dynamic_shapes=(self.dynamic,))
@@ -80,6 +83,6 @@ class _Frozen(torch.nn.Module):
     def forward(self, *given: Any) -> Any:
         """Call the graph; `given` are the inputs that are not constants."""
         args = dict(zip(self.compiled.taken, given, strict=True))
-        args |= {k: args[at].shape[axis] for k, (at, axis) in self.compiled.sizes.items()}
+        args |= {k: args[place[0]].shape[place[1]] for k, place in self.compiled.sizes.items() if place is not None}
         args |= {k: getattr(self, name) for k, name in self.compiled.names.items()}
         return self.inner(*(args[k] for k in range(self.count)))

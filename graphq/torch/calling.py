@@ -16,20 +16,32 @@ TORCH_TYPES = {dtype_of(dtype).numpy: dtype for dtype in VIEWED}
 """PyTorch's element types by NumPy's, for types that `torch.from_numpy` does not take."""
 
 
+class OpenSize(NamedTuple):
+    """An open size: the leaf and the axis that it is read from, and its symbol and range in the program."""
+
+    argument: int
+    axis: int
+    symbol: str
+    least: int
+    most: float
+
+
 class Calling(NamedTuple):
     """The structure of a program's arguments and of its result, flattened into leaves.
 
-    For each leaf of the arguments, `arguments` says whether it is an input of the graph. The graph's first inputs are
-    `buffers`, tensors of the module that the program changes; its first outputs are new values for `changed`: buffers,
-    and arguments by their number. For each leaf of the result, `results` has its kind: "tensor", "number" or None.
+    For each leaf of the arguments, `arguments` has the class Tensor if it is an input of the graph, otherwise the value
+    that the program was exported with. The graph's first inputs are `buffers`, tensors of the module that the program
+    changes; its first outputs are new values for `changed`: buffers, and arguments by their number. For each leaf of
+    the result, `results` has its kind: "tensor", "number" or None. `sizes` are the open sizes of the arguments.
     """
 
     in_spec: Any
     out_spec: Any
-    arguments: tuple[bool, ...]
+    arguments: tuple[Any, ...]
     buffers: tuple[torch.Tensor, ...]
     changed: tuple[torch.Tensor | int, ...]
     results: tuple[str | None, ...]
+    sizes: "tuple[OpenSize, ...]"
 
     @staticmethod
     def in_graph(graph: Graph) -> "Calling":
@@ -50,17 +62,34 @@ class Calling(NamedTuple):
                 leaves = self.in_spec.flatten_up_to((tuple(args), dict(kwargs)))
             except (TypeError, ValueError) as e:
                 raise InputError(f"the arguments do not have the structure of the example inputs: {e}") from None
-        taken = [x for x, is_input in zip(leaves, self.arguments, strict=True) if is_input]
+        taken = [x for x, exported in zip(leaves, self.arguments, strict=True) if exported is torch.Tensor]
+        for k, (x, exported) in enumerate(zip(leaves, self.arguments, strict=True)):
+            if exported is not torch.Tensor and not (type(x) is type(exported) and x == exported):
+                raise InputError(f"argument {k} was {exported!r} when the program was exported, and is "
+                                 f"{type(x).__name__ if isinstance(x, torch.Tensor) else repr(x)}: export one for it")
         for x in taken:
             if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
                 raise InputError("inputs must be tensors on the CPU, got "
                                  f"{x.device if isinstance(x, torch.Tensor) else type(x).__name__}")
+        self._check_sizes(leaves)
         found = iter(run(*map(array_of, (*self.buffers, *taken))))
         for target in self.changed:
             old = leaves[target] if isinstance(target, int) else target
             old.detach().copy_(tensor_of(next(found)))
         return self.out_spec.unflatten([None if kind is None else tensor_of(next(found)) if kind == "tensor" else
                                         next(found).item() for kind in self.results])
+
+
+    def _check_sizes(self, leaves: Sequence[Any]) -> None:
+        known: dict[str, int] = {}
+        for size in self.sizes:
+            n = leaves[size.argument].shape[size.axis] if leaves[size.argument].ndim > size.axis else None
+            if n is not None and not size.least <= n <= size.most:
+                raise InputError(f"argument {size.argument} has size {n} along axis {size.axis}: the program was "
+                                 f"exported for {size.least} to {size.most:g}")
+            if n is not None and known.setdefault(size.symbol, n) != n:
+                raise InputError(f"argument {size.argument} has size {n} along axis {size.axis}: the program needs "
+                                 f"{known[size.symbol]}, as in another argument")
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -1,4 +1,5 @@
 """Convert exported programs: inputs, constants, calls in order, names of values, outputs."""
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import names_of_calls
-from graphq.torch.calling import CALLING, Calling
+from graphq.torch.calling import CALLING, Calling, OpenSize
 from graphq.torch.operators.decompositions import call_key, decomposed, table
 from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
 
@@ -80,12 +81,16 @@ class _Conversion:
         self.values: dict[Any, Any] = {}
         self.constants: dict[Any, Value] = {}
         self.names: dict[Any, str] = {}
-        self.arguments: dict[str, bool] = {}
+        self.arguments: dict[str, Any] = {}
+        self.sizes: list[OpenSize] = []
         self.buffers: dict[str, torch.Tensor] = {}
         self.traced: dict[str, fx.GraphModule | None] = {}
         signature = program.graph_signature
         self.changed = {spec.target for spec in signature.output_specs if spec.kind in CHANGES}
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
+        self.given = {n.name for n, spec in zip(places, signature.input_specs, strict=True)
+                      if spec.kind == InputKind.USER_INPUT}
+        self.ranges = {str(symbol): _limits(x) for symbol, x in program.range_constraints.items()}
         self.mode = next((v.fake_mode for n in places if hasattr(v := n.meta.get("val"), "fake_mode")), nullcontext())
         given = [self._given(node, spec) for node, spec in zip(places, signature.input_specs, strict=True)]
         self._return(self._run(program.graph_module, given))
@@ -97,7 +102,7 @@ class _Conversion:
         """
         val, is_input = node.meta.get("val"), spec.kind == InputKind.USER_INPUT
         if is_input:
-            self.arguments[node.name] = isinstance(val, torch.Tensor)
+            self.arguments[node.name] = torch.Tensor if isinstance(val, torch.Tensor) else val
         stored = None if is_input else self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
         if stored is not None:
             if spec.target not in self.changed:
@@ -108,7 +113,12 @@ class _Conversion:
         if not isinstance(val, torch.Tensor):
             raise GraphError(f"input '{node.name}' is {type(val).__name__} ({spec.kind.name}): inputs must be tensors")
         dims = [d if isinstance(d, int) else None for d in val.shape]
-        return self.graph.input(node.name if is_input else spec.target, dtype=dtype_of(val.dtype), shape=dims)
+        for axis, d in enumerate(val.shape):
+            limits = self.ranges.get(str(d)) if is_input and not isinstance(d, int) else None
+            if limits is not None:
+                self.sizes.append(OpenSize(len(self.arguments) - 1, axis, str(d), *limits))
+        name = node.name if is_input else spec.target if spec.target not in self.given else f"{spec.target}.buffer"
+        return self.graph.input(name, dtype=dtype_of(val.dtype), shape=dims)
 
     def _constant(self, tensor: torch.Tensor, name: str) -> Value:
         """A constant that shares the tensor's memory; the same one for equal views of the same memory."""
@@ -118,7 +128,7 @@ class _Conversion:
             value, = self.graph.add_checked(lookup("constant"), (), {"value": array},
                                             [TensorType(as_dtype(array.dtype), array.shape)])
             self.constants[key] = value
-            if not self.graph.has_name(name):
+            if not self.graph.has_name(name) and name not in self.given:
                 self.graph.rename(value, name)
         return self.constants[key]
 
@@ -221,7 +231,13 @@ class _Conversion:
         specs = self.program.call_spec
         self.graph.meta = {**self.graph.meta, CALLING: Calling(
             specs.in_spec, specs.out_spec, tuple(self.arguments.values()), tuple(self.buffers.values()),
-            tuple(changed), tuple(kinds))}
+            tuple(changed), tuple(kinds), tuple(self.sizes))}
+
+
+def _limits(found: Any) -> tuple[int, float]:
+    """The least and the largest size in a range of a program. PyTorch says 2 for any size, so 2 is no limit."""
+    least, most = str(found.lower), str(found.upper)
+    return (int(least) if least.isdecimal() and int(least) > 2 else 0), float(most) if most.isdecimal() else math.inf
 
 
 def _names(module: Any) -> dict[Any, str]:

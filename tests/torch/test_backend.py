@@ -108,6 +108,30 @@ def test_an_operator_that_graphq_lacks(caplog):
     assert "linalg_det" in record.message
 
 
+def test_all_dimensions_may_be_marked_dynamic():
+    """Dynamo then has symbols also for sizes that the weights fix."""
+    nets = (torch.nn.Linear(4, 8), [(2, 4), (5, 4)]), (torch.nn.Conv2d(3, 4, 3), [(1, 3, 8, 8), (2, 3, 9, 7)])
+    for net, shapes in nets:
+        model = torch.compile(net.eval(), backend=backend, dynamic=True)
+        for shape in shapes:
+            x = torch.randn(*shape)
+            torch.testing.assert_close(model(x), net(x))
+
+
+def test_a_number_that_changes_from_call_to_call(caplog):
+    def f(x, n):
+        return x * n
+
+    model = torch.compile(f, backend=backend)
+    assert torch.equal(model(torch.ones(3), 2), f(torch.ones(3), 2))
+    with pytest.raises(gq.GraphError, match="a number that is no size changes from call to call: pass a tensor"):
+        model(torch.ones(3), 3)
+    torch.compiler.reset()
+    model = torch.compile(f, backend=backend, options={"fallback": True})
+    for n in (2, 3, 4):
+        assert torch.equal(model(torch.ones(3), n), f(torch.ones(3), n))
+
+
 def test_a_log_message_says_that_there_are_no_gradients(caplog):
     net = Net().eval()
     with torch.enable_grad():

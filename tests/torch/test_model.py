@@ -163,3 +163,54 @@ def test_errors_say_what_to_write(tmp_path):
         gq.compile(tmp_path / "bad.pt2")
     with pytest.raises(FileNotFoundError):
         gq.compile(tmp_path / "missing.pt2")
+
+
+class Masked(torch.nn.Module):
+    """Its buffer has the name of an argument, as `position_ids` in encoders of Hugging Face."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([1.0, 0.0, 1.0]))
+
+    def forward(self, x, mask=None, n=2):
+        return x * (self.mask if mask is None else mask * self.mask) * n
+
+
+def test_arguments_that_are_no_tensors_stay_as_they_were_exported():
+    x, net = torch.randn(2, 3), Masked().eval()
+    model = gq.torch.compile(net, (x, None, 2))
+    torch.testing.assert_close(model(x, None, 2), net(x))
+    for args, message in (((x, None, 3), "argument 2 was 2 when the program was exported, and is 3"),
+                          ((x, None, 2.0), "argument 2 was 2 when the program was exported, and is 2.0"),
+                          ((x, torch.ones(3), 2), "argument 1 was None when the program was exported, and is Tensor")):
+        with pytest.raises(gq.InputError, match=message):
+            model(*args)
+
+
+def test_a_buffer_may_have_the_name_of_an_argument():
+    class Counts(Masked):
+        def forward(self, x, mask=None, n=2):
+            self.mask += 1
+            return super().forward(x, mask, n)
+
+    args = torch.randn(2, 3), torch.randn(3)
+    torch.testing.assert_close(gq.torch.compile(Masked().eval(), args)(*args), Masked()(*args))
+    model, net = gq.torch.compile(Counts().eval(), args), Counts()
+    for _ in range(2):
+        torch.testing.assert_close(model(*args), net(*args))
+
+
+def test_sizes_are_those_that_the_program_was_exported_for():
+    class Steps(torch.nn.Module):
+        def forward(self, x, y):
+            return x * 2 + y if x.shape[0] <= 8 else x * 3
+
+    n = torch.export.Dim("n", min=2, max=8)
+    model = gq.torch.compile(Steps().eval(), (torch.ones(4, 3), torch.ones(4, 3)), dynamic_shapes=({0: n}, {0: n}))
+    for rows in (1, 2, 8):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(model(x, x), 3 * x)
+    with pytest.raises(gq.InputError, match="argument 0 has size 9 along axis 0: the program was exported for 0 to 8"):
+        model(torch.ones(9, 3), torch.ones(9, 3))
+    with pytest.raises(gq.InputError, match="argument 1 has size 1 along axis 0: the program needs 5, as in another"):
+        model(torch.ones(5, 3), torch.ones(1, 3))

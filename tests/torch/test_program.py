@@ -168,6 +168,31 @@ def test_sizes_of_a_call_are_computed():
             np.testing.assert_array_equal(got, want.numpy())
 
 
+def test_a_reshape_of_two_open_sizes_at_other_places():
+    def f(x):
+        return x.reshape(-1, 4).relu().reshape(x.shape), x.reshape(x.shape[0], -1, 2)
+
+    graph = converted(f, torch.randn(2, 6, 4), dynamic_shapes=(({0: Dim("b"), 1: Dim("t")},),))
+    for shape in ((2, 6, 4), (1, 5, 4), (3, 8, 4)):
+        x = torch.randn(*shape)
+        for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
+            np.testing.assert_array_equal(got, want.numpy())
+
+
+def test_variants_of_operators_keep_their_arguments():
+    index = torch.tensor([[0, 2], [1, 1]])
+    x, y = torch.randn(2, 3), torch.randn(2, 2)
+    for reduce in ("add", "multiply"):
+        graph = converted(lambda x, y, how=reduce: x.scatter(1, index, y, reduce=how), x, y)
+        want = x.scatter(1, index, y, reduce=reduce)
+        np.testing.assert_allclose(gq.reference(graph, x.numpy(), y.numpy()), want.numpy(), rtol=1e-6)
+    with pytest.raises(gq.GraphError, match=r"aten.view.dtype.*does not reinterpret the bits"):
+        converted(lambda x: x.view(torch.int32), x)
+    narrow = x.to(torch.bfloat16)
+    graph = converted(torch.nn.functional.softplus, narrow)
+    assert graph.outputs[0].dtype.name == "bf16"
+
+
 def test_errors_name_operator_module_and_line():
     class Sorter(nn.Module):
         def forward(self, x):

@@ -114,7 +114,8 @@ imports({
     "silu": lambda c: c.Mul(c.x, c.Sigmoid(c.x)),
     "softmax _softmax _safe_softmax": lambda c: c.Softmax(c.value(c.x), axis=c["dim"]),
     "log_softmax _log_softmax": lambda c: c.LogSoftmax(c.value(c.x), axis=c["dim"]),
-    "softplus": lambda c: c.graph.softplus(c.value(c.x, f32), beta=float(c["beta"])) if c["threshold"] >= 20 else None,
+    "softplus": lambda c: None if c["threshold"] < 20 else c.value(
+        c.graph.softplus(c.value(c.x, f32), beta=float(c["beta"]))),
     "sort": lambda c: c.TopK(c.x, [c.size(c.x, c["dim"])], outputs=2, axis=c["dim"], largest=int(c["descending"])),
     "to _to_copy prims.convert_element_type quantized_decomposed.convert_element_type": convert,
     "topk": lambda c: c.TopK(c.x, [c["k"]], outputs=2, axis=c["dim"], largest=int(c["largest"])),

@@ -15,7 +15,7 @@ PADDING: dict[Any, Any] = {"constant": "constant", "reflect": "reflect", "replic
                                  None: "constant"}
 """graphq's modes of padding by PyTorch's."""
 
-SCATTERED = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+SCATTERED = {None: "none", "sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 """ONNX's reductions of scattered elements by PyTorch's."""
 
 
@@ -33,7 +33,7 @@ def view(c: AtenCall) -> Result:
     if sizes.count(-1) <= 1 and 0 not in [n for n in new if isinstance(n, int)]:
         y = c.graph.static_reshape(x, shape=sizes, special_zero=0 in sizes)
     else:
-        given = c["size"] or [-1] * len(new)
+        given = c["size"] or c["shape"] or [-1] * len(new)
         y = c.Reshape(x, [n if isinstance(n, int) else c.size(x, old.index(str(n))) if str(n) in old else given[k]
                           for k, n in enumerate(new)], allowzero=1)
     return c.graph.add_node(node.op, [y, *node.inputs[1:]], node.attrs)[0] if node and late else y
@@ -121,7 +121,7 @@ imports({
     "pixel_shuffle": lambda c: c.DepthToSpace(c.x, blocksize=c["upscale_factor"], mode="CRD"),
     "repeat": lambda c: c.Tile(c.Unsqueeze(c.x, [*range(len(c["repeats"]) - len(c.dims(c.x)))]), c["repeats"]),
     "scalar_tensor": lambda c: c.scalar(c["s"]),
-    "scatter": scatter,
+    "scatter": lambda c: scatter(c, reduction=SCATTERED[c["reduce"]]),
     "scatter_add": lambda c: scatter(c, reduction="add"),
     "scatter_reduce": lambda c: scatter(c, reduction=SCATTERED[c["reduce"]]) if c["include_self"] else None,
     "select": lambda c: c.graph.gather(c.x, c.scalar(c["index"], s64), axis=c["dim"]),
@@ -130,5 +130,6 @@ imports({
     "sym_size": lambda c: c.size(c.x, c["dim"]),
     "tril": lambda c: c.Trilu(c.x, c.value(c["diagonal"], s64), upper=0),
     "triu": lambda c: c.Trilu(c.x, c.value(c["diagonal"], s64), upper=1),
+    "aten.view.dtype": lambda c: c.refuse("graphq does not reinterpret the bits of elements as another type"),
     "view _unsafe_view reshape flatten squeeze unsqueeze": view,
 })
