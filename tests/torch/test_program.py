@@ -6,6 +6,7 @@ import pytest
 from torch_modules import torch
 
 import graphq as gq
+from graphq.torch.operators.importer import array_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 nn, F = torch.nn, torch.nn.functional
@@ -188,6 +189,13 @@ def test_variants_of_operators_keep_their_arguments():
         np.testing.assert_allclose(gq.reference(graph, x.numpy(), y.numpy()), want.numpy(), rtol=1e-6)
     with pytest.raises(gq.GraphError, match=r"aten.view.dtype.*does not reinterpret the bits"):
         converted(lambda x: x.view(torch.int32), x)
+    def f(x):
+        return (1 - x) * -1e9, x / 1e5, x * 1e-3 + 1e-4, x - 1e6, x ** 0.3
+
+    for dtype in (torch.float16, torch.bfloat16):  # PyTorch keeps the numbers in f32
+        x16 = torch.tensor([0.0, 1.0, 0.5, 3.0], dtype=dtype)
+        for got, want in zip(gq.reference(converted(f, x16), array_of(x16)).values(), f(x16), strict=True):
+            np.testing.assert_array_equal(got.astype(np.float32), want.float().numpy())
     narrow = x.to(torch.bfloat16)
     graph = converted(torch.nn.functional.softplus, narrow)
     assert graph.outputs[0].dtype.name == "bf16"

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from graphq.dtypes import boolean, f32, s8, s32, u8
+from graphq.dtypes import bf16, boolean, f16, f32, s8, s32, u8
 from graphq.ir import Value
 from graphq.ops.rules import FLOATS
 from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports
@@ -23,10 +23,15 @@ REDUCTIONS = {"mean": "ReduceMean", "sum": "ReduceSum", "amax aten.max.default":
 
 
 def common(c: AtenCall, *names: str) -> list[Value]:
-    """Operands in the dtype of the result; if it is boolean, in the dtype in which PyTorch compares them."""
+    """Operands in the dtype of the result; if it is boolean, in the dtype in which PyTorch compares them.
+
+    PyTorch computes narrow floats and a number in f32, in which the number may have more digits and a wider range.
+    """
     names = names or tuple(name for name in ("input", "other") if name in c.args)
     fakes = [c.fake(name) for name in names]
     dtype = c.dtype() if c.dtype() != boolean else dtype_of(torch.result_type(fakes[0], fakes[-1]))
+    if dtype in (bf16, f16) and any(isinstance(fake, int | float) for fake in fakes):
+        dtype = f32
     tensor = isinstance(c.fake(), torch.Tensor)
     return [c.scalar(c[name], dtype) if tensor and isinstance(fake, torch.SymInt) else c.value(c[name], dtype)
             for name, fake in zip(names, fakes, strict=True)]
@@ -38,7 +43,7 @@ def lanewise(op_type: str, c: AtenCall, **attrs: Any) -> Result:
     op_type = op_type if c.dtype() != boolean else {"Add": "Or", "Mul": "And"}.get(op_type, op_type)
     if c["alpha"] not in (None, 1):
         operands[1] = c.Mul(operands[1], c["alpha"])
-    return c.onnx(op_type, *operands, **attrs)
+    return c.value(c.onnx(op_type, *operands, **attrs))
 
 
 def logical(op_type: str, c: AtenCall) -> Result:
@@ -94,7 +99,7 @@ imports({
     "clamp clamp_min clamp_max": lambda c: limited(c, c["min"], c["max"]),
     "cumsum": lambda c: c.graph.cum_sum(c.value(c.x), axis=c["dim"]),
     "cumprod": lambda c: c.graph.cum_prod(c.value(c.x), axis=c["dim"]),
-    "div floor_divide": div,
+    "div floor_divide": lambda c: c.value(div(c)),
     "dropout": lambda c: None if c["train"] and c["p"] else c.x,
     "elu": lambda c: None if c["input_scale"] != 1 else c.Mul(c.Elu(c.x, alpha=float(c["alpha"])), c["scale"]),
     "fmod": lambda c: lanewise("Mod", c, fmod=1),
@@ -107,7 +112,8 @@ imports({
     "masked_fill": lambda c: c.Where(c["mask"], c.value(c["value"]), c.x),
     "ne": lambda c: c.Not(lanewise("Equal", c)),
     # a square is a product, so integers stay exact
-    "pow": lambda c: c.Mul(c.x, c.x) if c["exponent"] in (2, 2.0) else c.Pow(*common(c, "input", "exponent")),
+    "pow": lambda c: c.Mul(c.x, c.x) if c["exponent"] in (2, 2.0) else c.value(
+        c.Pow(*common(c, "input", "exponent"))),
     "prelu": lambda c: c.graph.prelu(c.x, c["weight"], data_format="NCX"),
     "aten.round.default": lambda c: c.Round(c.x),
     "rsqrt": lambda c: c.Reciprocal(c.Sqrt(c.value(c.x))),
@@ -120,5 +126,5 @@ imports({
     "to _to_copy prims.convert_element_type quantized_decomposed.convert_element_type": convert,
     "topk": lambda c: c.TopK(c.x, [c["k"]], outputs=2, axis=c["dim"], largest=int(c["largest"])),
     "trunc": lambda c: truncated(c, c.x),
-    "where": lambda c: c.Where(c["condition"], *common(c)),
+    "where": lambda c: c.value(c.Where(c["condition"], *common(c))),
 })
