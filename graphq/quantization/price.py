@@ -50,7 +50,7 @@ This time and the other times are from x86 CPUs; Arm's are not measured.
 FULL = 64
 """The number of channels that an 8-bit depthwise kernel computes at a time, if the CPU has registers of 64 bytes."""
 MOST_FLOATS = 0.5
-"""At most this share of multiply-accumulates is in f32 instead of 16 bits: at least half of them are in integers."""
+"""At most this share of multiply-accumulates is in f32 instead of 16 bits; layers in f32 from the start add to it."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
 

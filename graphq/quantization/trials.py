@@ -28,7 +28,7 @@ from graphq.quantization.statistics import Statistics
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
 MOST_COMPARED = 8
-"""The largest number of held-out batches that a fold compares, which limits the time of a search."""
+"""The largest number of batches of one kind that are compared, which limits the time of a search."""
 
 
 class Trials:
@@ -51,8 +51,9 @@ class Trials:
         self.compared = list(dict.fromkeys([*self.held_out, *((self.every, k) for _, k in self.held_out)]))
         """The cases on which settings are compared: also these batches with the statistics of all batches."""
         sizes = range(0, count * (1 + len(SIZES)), count)
-        self.judged = list(dict.fromkeys((part, first + k % count) for first in sizes for part, k in self.compared))
-        """The cases that show how reliable a loss is: also the copies of the compared batches."""
+        cases = [*self.compared, *((self.every, k) for k in few(self.every))]
+        self.judged = list(dict.fromkeys((part, first + k % count) for first in sizes for part, k in cases))
+        """The cases that show how reliable a loss is: also other batches that were seen, and copies of all of them."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
