@@ -133,8 +133,10 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 def lower_body(e: EpilogueBuilder, body: Graph, around: AnchorRule | None = None, skip: Container[Node | None] = (),
                own: Container[int] = (), **more: Any) -> Lowered:
     """Lower a body by `translate`; `around` is its anchor. `more` are further fields of the result."""
-    expr = translate(e, body, around, skip, own)
-    return Lowered(e.out, Epilogue(expr, body.outputs[0].dtype.name), tuple(e.sources), **more)
+    expr, dtype = translate(e, body, around, skip, own), body.outputs[0].dtype.name
+    if COMPUTE.get(dtype) != expr.dtype:
+        raise Unsupported(f"kernels do not store {dtype}")
+    return Lowered(e.out, Epilogue(expr, dtype), tuple(e.sources), **more)
 
 
 def operand(source: OperandSource, inputs: Sequence[np.ndarray]) -> np.ndarray | None:

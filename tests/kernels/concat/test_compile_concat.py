@@ -34,6 +34,15 @@ def test_plain(axis, shapes, dtype):
     assert got.tobytes() == want.tobytes() and "eltwise" not in report
 
 
+@pytest.mark.parametrize("dtype", ["boolean", "s64", "u4", "f8_e4m3"])
+def test_types_that_lanes_do_not_store(dtype):
+    g = gq.Graph()
+    xs = [g.input(f"x{k}", dtype=dtype, shape=(2, 3)) for k in range(2)]
+    g.output(g.concat(*xs, axis=1), name="y")
+    arrays = [np.array([[1, 0, 1], [0, 0, k]]).astype(x.dtype.numpy) for k, x in enumerate(xs)]
+    assert gq.compile(g)(*arrays).tobytes() == np.concatenate(arrays, axis=1).tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_a_cast_after_it_is_no_copy(dtype):
     g = gq.Graph()
