@@ -40,7 +40,7 @@ class Estimate:
     `losses` has the loss on each held-out batch, and is empty if there is a single batch. `sized` is the largest loss
     on copies of these batches that are 0.7 and 1.3 times as large. `batches` is the number of batches; `repeated` of
     them equal an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges so far.
-    `seen` is the largest loss on the same batches with ranges from all batches; None if it was not measured.
+    `seen` is the largest loss of the graph on batches, with ranges from all batches; None if it was not measured.
     """
 
     losses: tuple[float, ...]
