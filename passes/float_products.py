@@ -413,7 +413,7 @@ class RoundProducts(OfProducts):
 
 
 def with_bias(g: Graph, product: Node, y: Value, bias: Value | None) -> Value:
-    """`y`, a result like that of `product`, plus the bias of `product`, if there is one."""
+    """`y` plus the bias of `product`, if there is one; `y` is a result of the same shape."""
     if bias is None:
         return y
     return g.add(y, bias) if product.op.name == "matmul" else \

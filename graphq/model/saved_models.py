@@ -60,7 +60,7 @@ def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | 
 
     By default these are all plans, after the model got plans for more sizes (`Plans.covering`).
 
-    `mode` has the file's permissions, which the process's umask may reduce. With a `key`, the file is for the kernel
+    `mode` has the file's permissions; the process's umask may reduce them. With a `key`, the file is for the kernel
     cache. It leaves out the kernels that all plans share, since the cache has them, and the facts about padding, which
     take time to find. In a process with a TARGET, the file also has the kernels of the level's self-test, for the CPUs
     that load it.

@@ -28,7 +28,7 @@ from graphq.quantization.statistics import Statistics
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
 MOST_COMPARED = 8
-"""The largest number of batches of one kind that are compared, which limits the time of a search."""
+"""The largest number of batches of one kind that are compared. It limits the time of a search."""
 
 
 class Trials:

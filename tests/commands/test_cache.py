@@ -1,4 +1,4 @@
-"""The command `cache`: what it lists and removes, and kernels that it writes to a file and reads again."""
+"""The command `cache` lists and removes files, writes kernels to a file, and reads them again."""
 import json
 import os
 import shutil

@@ -124,7 +124,7 @@ SCALES = {"f32": np.float32, "powers of two": ml_dtypes.float8_e8m0fnu, "f8 time
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_weights_of_few_bits_and_small_floats(dtype, scales):
-    """Powers of two are the scales of MXFP4 and MXFP8, f8 that are dequantized those of NVFP4."""
+    """MXFP4 and MXFP8 have powers of two as scales, NVFP4 has dequantized f8."""
     integers = dtype.endswith("INT2")
     w, z = (rng.integers(0, 4, shape).astype(NARROW[dtype]) for shape in ((64, 5), (4, 5)))
     s = (2.0 ** rng.integers(-9, 3, (4, 5))).astype(SCALES[scales])
