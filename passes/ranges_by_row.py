@@ -20,7 +20,7 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 TINY = np.float32(2.0**-126)
 """The least scale of a row: the least normal f32 number. Rows of zeros get this scale."""
 TOLERANCE = 2.0**-5
-"""How far results may move: elements by half a step, 2^-9 of the range, and sums by what their elements move."""
+"""How far results may move: elements by half a step, 2^-9 of the range, and sums by the moves of their elements."""
 ROW_ZERO = 128
 """The zero point of each row. The integers could be s8, but u8 is faster in products on x86."""
 

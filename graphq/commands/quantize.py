@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
         to_model(graph, opset=opset)  # checks before the long search that the operator set can express the graph
     elif options.opset is not None:
         raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
-    given = {name: value for name in OPTIONS if (value := getattr(options, name)) or isinstance(value, float)}
+    given = {name: value for name in OPTIONS if (value := getattr(options, name)) or isinstance(value, float)}  # 0.0
     searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
     for goal in given.keys() & set(GOALS) if not searched else ():
         raise ParseError(f"--{goal.replace('_', '-')} needs the automatic search: leave out --method, --activations "

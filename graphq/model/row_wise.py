@@ -68,7 +68,7 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
 
 def sizes_decide(graph: Graph) -> str | None:
     """Why other sizes than the analyses try may give another graph: one is compared with a number outside 11 to 131."""
-    sizes = set[Value]()  # and what is computed from sizes alone
+    sizes = set[Value]()  # and values that are computed from sizes alone
     for node in graph.nodes:
         name = (node.attrs.get("op_type") or node.attrs.get("function") or node.op.name).lower().replace("_", "")
         if name == "shape" or (given := [v for v in node.operands if v.data is None]) and sizes.issuperset(given):

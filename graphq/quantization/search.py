@@ -39,7 +39,7 @@ class Search(Trials):
     1. Ranges (`local`): each candidate of RANGES is given to all tensors, and one run of the f32 model with quantized
        twins shows how much each layer's result changes. Each tensor gets the widest range that changes its layers
        hardly more than the best one. A range that is too narrow for new data loses more than one that is too wide.
-       The outputs' loss does not choose ranges: what loses least on few batches may lose most on larger inputs.
+       The outputs' loss does not choose ranges: the best ones on few batches may be the worst on larger inputs.
     2. Operands (`costs`): the operands in 8 bits are sorted by a ratio: the loss if only this operand has 8 bits,
        divided by the time that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster.
        Times are estimated (price.py), so the result does not depend on the machine's load.

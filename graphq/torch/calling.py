@@ -41,7 +41,7 @@ class Calling(NamedTuple):
     buffers: tuple[torch.Tensor, ...]
     changed: tuple[torch.Tensor | int, ...]
     results: tuple[str | None, ...]
-    sizes: "tuple[OpenSize, ...]"
+    sizes: tuple[OpenSize, ...]
 
     @staticmethod
     def in_graph(graph: Graph) -> "Calling":
@@ -66,7 +66,7 @@ class Calling(NamedTuple):
         for k, (x, exported) in enumerate(zip(leaves, self.arguments, strict=True)):
             if exported is not torch.Tensor and not (type(x) is type(exported) and x == exported):
                 raise InputError(f"argument {k} was {exported!r} when the program was exported, and is "
-                                 f"{type(x).__name__ if isinstance(x, torch.Tensor) else repr(x)}: export one for it")
+                                 f"{type(x).__name__ if isinstance(x, torch.Tensor) else repr(x)}: export it again")
         for x in taken:
             if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
                 raise InputError("inputs must be tensors on the CPU, got "
@@ -81,6 +81,7 @@ class Calling(NamedTuple):
 
 
     def _check_sizes(self, leaves: Sequence[Any]) -> None:
+        """Raise InputError for a size outside the program's range, or for two sizes that must be equal."""
         known: dict[str, int] = {}
         for size in self.sizes:
             n = leaves[size.argument].shape[size.axis] if leaves[size.argument].ndim > size.axis else None

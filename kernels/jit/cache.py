@@ -92,7 +92,7 @@ class Entry:
             return _provided[self.recipe]
         try:
             return checked(self.name, _read(safe_folder(self._wanted, writing=False) / self.name))
-        except (OSError, ValueError):
+        except (OSError, TypeError, ValueError):
             return None
 
     def write(self, code: Code) -> None:
@@ -114,7 +114,7 @@ def _module_name(kind: str, recipe: str, without: Sequence[str]) -> str:
 
 
 def checked(name: str, data: bytes) -> Code:
-    """The code in the bytes of a kernel module's file. Raises ValueError if they are damaged, or not for this CPU."""
+    """The code in the bytes of a module's file. Raises ValueError or TypeError if damaged, or not for this CPU."""
     if not OURS.fullmatch(name):
         raise ValueError("not the name of a kernel module")
     head, _, code = data[_DIGEST:].partition(b"\n")
@@ -137,7 +137,7 @@ def usable_modules() -> dict[str, bytes]:
     """The files in the folder, by name, with kernel modules for this CPU and these versions. Raises OSError."""
     found = {}
     for entry, _ in _files(folder()):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, TypeError, ValueError):
             data = _read(Path(entry.path))
             checked(entry.name, data)
             found[entry.name] = data

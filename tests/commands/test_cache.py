@@ -1,4 +1,5 @@
 """The command `cache` lists and removes files, writes kernels to a file, and reads them again."""
+import hashlib
 import json
 import os
 import shutil
@@ -154,6 +155,17 @@ def test_files_of_others_and_of_other_kinds_are_refused(folder, file, tmp_path, 
     file.chmod(0o600)
     with pytest.raises(gq.GraphqError, match="its index has no builds"):
         gq.load_compiled(file)
+
+
+@pytest.mark.parametrize("head", [b"5", b"[1, 2]", b"[5, [], []]", b'["a", 5, []]', b'["a", [], 5]', b"{}"])
+def test_a_kernel_with_a_wrong_head_is_not_used(folder, head):
+    """Its hash is right, as anybody can compute it."""
+    entry = Entry("kind", "text")
+    entry.write(ENTRIES["one"])
+    assert entry.read() == ENTRIES["one"] and list(cache.usable_modules()) == [entry.name]
+    data = head + b"\ncode"
+    (folder / entry.name).write_bytes(hashlib.sha256(data).digest() + data)
+    assert entry.read() is None and cache.usable_modules() == {}
 
 
 @pytest.mark.parametrize("arguments, part", [

@@ -134,7 +134,7 @@ OPERATIONS = {
         ("a logarithm", lambda g, x: g.log(g.abs(x)), "reduce_sum"),
         ("a logarithm of positive numbers", lambda g, x: g.log(g.add(g.abs(x), 1.0)), None),
         ("a root", lambda g, x: g.sqrt(x), None),
-        ("a root of what may be less than 0", lambda g, x: g.sqrt(g.subtract(g.exp(x), 2.0)), "reduce_sum"),
+        ("a root of numbers that may be less than 0", lambda g, x: g.sqrt(g.subtract(g.exp(x), 2.0)), "reduce_sum"),
         ("a divisor that is clamped from above", lambda g, x: g.divide(x, g.clamp(g.add(
             g.abs(x), 1.0), min=-1.0, max=0.0)), "reduce_sum"),
         ("a root of numbers", lambda g, x: g.divide(x, g.sqrt(g.add(g.square(x), 1e-5))), None),

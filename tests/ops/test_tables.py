@@ -142,7 +142,7 @@ def test_dtypes(kind):
 
 @param("Concat", "End", "Wildcard", "StaticReshape", "StaticTranspose")
 def test_no_other_dtypes(kind):
-    """A source that no row has is refused. Dequantize of 16 and 32 bits, and what compressed weights have, are ours."""
+    """A source that no row has is refused. Dequantize of 16 and 32 bits, and dtypes of compressed weights, are ours."""
     op = BY_KIND[kind]
     sources = {dtypes[0] for dtypes, _ in rows(kind)}
     extra = {"Dequantize": {"s32", "s16", "u16"},
