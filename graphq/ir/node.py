@@ -116,6 +116,14 @@ class Use(NamedTuple):
     number: int
 
 
+def _operator(name: str) -> Callable[[Value, Number], Value]:
+    return lambda x, y: _built(name, x, y)
+
+
+def _reflected(name: str) -> Callable[[Value, Number], Value]:
+    return lambda x, y: _built(name, y, x)
+
+
 class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
@@ -161,29 +169,10 @@ class Value:
     __array_ufunc__ = None
     __iter__ = None
 
-    def __add__(self, other: Number) -> Value:
-        return _built("add", self, other)
-
-    def __radd__(self, other: Number) -> Value:
-        return _built("add", other, self)
-
-    def __sub__(self, other: Number) -> Value:
-        return _built("subtract", self, other)
-
-    def __rsub__(self, other: Number) -> Value:
-        return _built("subtract", other, self)
-
-    def __mul__(self, other: Number) -> Value:
-        return _built("multiply", self, other)
-
-    def __rmul__(self, other: Number) -> Value:
-        return _built("multiply", other, self)
-
-    def __truediv__(self, other: Number) -> Value:
-        return _built("divide", self, other)
-
-    def __rtruediv__(self, other: Number) -> Value:
-        return _built("divide", other, self)
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("subtract"), _reflected("subtract")
+    __mul__, __rmul__ = _operator("multiply"), _reflected("multiply")
+    __truediv__, __rtruediv__ = _operator("divide"), _reflected("divide")
 
     def __matmul__(self, other: Value | np.ndarray) -> Value:
         return _built("matmul", self, other)

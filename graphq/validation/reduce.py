@@ -1,11 +1,11 @@
-"""Shrink a graph by delta debugging over its nodes, and then by simplifications (`reduce_graph`).
+"""Shrink a graph by simplifications, as long as it stays interesting (`reduce_graph`).
 
 Each function in KINDS yields candidates: functions that return a simpler graph, or raise GraphqError.
 """
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice, pairwise
-from typing import Any, TypeAlias, TypeVar
+from itertools import islice
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,35 +14,6 @@ from graphq.ir import SHORT, Graph, Node, TensorType, Value, copies, to_text
 from graphq.ir.verify import verify
 from graphq.validation.subgraphs import all_nodes, changed, rebuilt, subgraph
 
-T = TypeVar("T")
-
-
-def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """Find a minimal failing sublist of `items` by delta debugging: it no longer fails if any one item is removed.
-
-    The whole list must fail; this is not tested. The list is split into more and more chunks. If a single chunk fails,
-    it replaces the list; otherwise, if the list without a chunk fails, the chunk is removed. The search takes O(n^2)
-    trials at worst, and O(log n) if one chunk holds the cause.
-    """
-    kept, parts = list(items), 2
-    while len(kept) > 1:
-        bounds = [k * len(kept) // parts for k in range(parts + 1)]
-        chunks = [kept[a:b] for a, b in pairwise(bounds)]
-        rests = [[x for other in chunks if other is not chunk for x in other] for chunk in chunks]
-        smaller = next((part for part in chunks if fails(part)), None)
-        if smaller is not None:
-            kept, parts = smaller, 2
-            continue
-        smaller = next((part for part in rests if parts > 2 and fails(part)), None)
-        if smaller is not None:
-            kept, parts = smaller, max(parts - 1, 2)
-        elif parts >= len(kept):
-            break
-        else:
-            parts = min(2 * parts, len(kept))
-    return kept
-
-
 TRIALS = 2000
 """The most graphs to try."""
 
@@ -50,14 +21,12 @@ TRIALS = 2000
 def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: int = TRIALS) -> Graph:
     """Shrink a graph as long as it stays `interesting`. Returns the smallest graph found.
 
-    `graph` must be interesting, and is not changed. `ddmin` first looks for the fewest nodes that are interesting by
-    themselves; values of removed nodes become inputs. Then the simplifications of KINDS (fewer outputs, nodes and
-    inputs, smaller sizes, default attributes) are tried until none is accepted. Each accepted graph is smaller
-    (`_size`), so the search ends, at the latest after `trials` calls of `interesting`. The function `interesting` gets
-    only valid graphs, must not change them, and may raise.
+    `graph` must be interesting, and is not changed. The simplifications of KINDS (fewer nodes, outputs and inputs,
+    smaller sizes, default attributes) are tried until none is accepted. Each accepted graph is smaller (`_size`), so
+    the search ends, at the latest after `trials` calls of `interesting`. The function `interesting` gets only valid
+    graphs, must not change them, and may raise.
     """
     search = _Reducer(graph, interesting, trials)
-    search.cut()
     while search.simplify():
         pass
     return search.graph
@@ -68,18 +37,6 @@ class _Reducer:
 
     def __init__(self, graph: Graph, interesting: Callable[[Graph], bool], trials: int) -> None:
         self.graph, self.interesting, self.left = graph, interesting, trials
-
-    def cut(self) -> None:
-        whole = self.graph
-
-        def fails(nodes: list[Node]) -> bool:
-            chosen = set(nodes)
-            constants = [n for n in whole.nodes_of(("constant",)) if chosen.intersection(n.output.users)]
-            return self.accepts(lambda: subgraph(whole, [*constants, *nodes]))
-
-        nodes = [n for n in whole.nodes if n.op.name != "constant"]
-        fails(nodes)  # this first trial, with all nodes, leaves out unused inputs
-        ddmin(nodes, fails)
 
     def simplify(self) -> bool:
         accepted = False
@@ -136,6 +93,26 @@ def _returning(graph: Graph, outputs: list[int]) -> Graph:
     out.set_outputs([out.outputs[k] for k in outputs], [out.output_names[k] for k in outputs])
     out.prune()
     return out if all(v.uses for v in out.inputs) else subgraph(out, out.nodes)
+
+
+def many_fewer_nodes(graph: Graph) -> Iterator[Candidate]:
+    """Leave out unused inputs. Then keep only a half of the nodes, or remove a half; the same for quarters and so on.
+
+    The results of removed nodes become inputs. This is delta debugging (Zeller and Hildebrandt, 2002).
+    """
+    nodes = [n for n in graph.nodes if n.op.name != "constant"]
+    size = len(nodes)
+    yield partial(_with_constants, graph, nodes)
+    while size := size // 2:
+        starts = range(0, len(nodes), size)
+        yield from (partial(_with_constants, graph, nodes[k:k + size]) for k in starts)
+        yield from (partial(_with_constants, graph, [*nodes[:k], *nodes[k + size:]]) for k in starts)
+
+
+def _with_constants(graph: Graph, nodes: Sequence[Node]) -> Graph:
+    """The graph of only these nodes and the constants that they read."""
+    chosen = set(nodes)
+    return subgraph(graph, [*nodes, *(n for n in graph.nodes_of(("constant",)) if chosen & set(n.output.users))])
 
 
 def fewer_nodes(graph: Graph) -> Iterator[Candidate]:
@@ -275,5 +252,6 @@ def no_names(graph: Graph) -> Iterator[Candidate]:
 
 
 KINDS: tuple[Callable[[Graph], Iterator[Candidate]], ...] = (
-    fewer_outputs, smaller_sizes, fewer_nodes, smaller_bodies, fewer_inputs, simpler_attributes, no_names)
+    many_fewer_nodes, fewer_outputs, smaller_sizes, fewer_nodes, smaller_bodies, fewer_inputs, simpler_attributes,
+    no_names)
 """The simplifications, in the order in which they are tried. Early simplifications make later trials faster."""

@@ -45,5 +45,5 @@ def refused(g: gq.Graph, x: gq.Value) -> None:
     g.clamp(x, min=0)  # type: ignore[call-arg]
     g.relu("x")  # type: ignore[arg-type]
     g.relu(x).relu()  # type: ignore[attr-defined]
-    x + "x"  # type: ignore[operator]
+    x + "x"  # type: ignore[arg-type]
     list(x)  # type: ignore[call-overload]

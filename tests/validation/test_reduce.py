@@ -1,10 +1,10 @@
-"""reduce_graph and ddmin: what is left is interesting, valid, and small; trials are bounded."""
+"""reduce_graph: what is left is interesting, valid, and small; trials are bounded."""
 import pytest
 from wrong_passes import residual_network
 
 import graphq as gq
 from graphq.ir.verify import verify
-from graphq.validation.reduce import ddmin, reduce_graph, subgraph
+from graphq.validation.reduce import reduce_graph, subgraph
 
 CHAIN = """graph(x: f32[4,16], w: f32[16,8]) {
   %a = relu(x)
@@ -20,20 +20,37 @@ def has(*ops):
     return lambda g: {n.op.name for n in g.nodes} >= set(ops)
 
 
+def of_relus(count, parallel):
+    g = gq.Graph("relus")
+    values = [g.input("x", shape=(2,), dtype="f32")]
+    for k in range(count):
+        values.append(g.relu(values[0 if parallel else -1], name=f"y{k}"))
+        g.output(values[-1])
+    return g
+
+
 @pytest.mark.parametrize("cause", [{3}, {0, 9}, {4, 5, 6}, {1, 5, 9}, set(range(10))])
-def test_ddmin_finds_the_cause(cause):
-    tried = []
+@pytest.mark.parametrize("parallel", [False, True])
+def test_the_nodes_of_the_cause_are_found(cause, parallel):
+    g, tried = of_relus(10, parallel), []
 
-    def fails(part):
-        tried.append(part)
-        return cause <= set(part)
+    def interesting(candidate):
+        tried.append(candidate)
+        return {f"y{k}" for k in cause} <= {v.name for n in candidate.nodes for v in n.outputs}
 
-    assert ddmin(range(10), fails) == sorted(cause)
-    assert len(tried) <= 100 and [] not in tried
+    assert {n.output.name for n in reduce_graph(g, interesting).nodes} == {f"y{k}" for k in cause}
+    assert len(tried) <= 200 and all(x.nodes for x in tried)
 
 
-def test_ddmin_of_few():
-    assert ddmin([], lambda part: True) == [] and ddmin([7], lambda part: True) == [7]
+def test_one_cause_among_many_nodes_takes_few_trials():
+    g, tried = of_relus(256, True), []
+
+    def interesting(candidate):
+        tried.append(len(candidate.nodes))
+        return any(n.output.name == "y77" for n in candidate.nodes)
+
+    assert len(reduce_graph(g, interesting).nodes) == 1
+    assert sum(count > 1 for count in tried) <= 40
 
 
 @pytest.mark.parametrize("ops,text", [
