@@ -27,8 +27,8 @@ from graphq.quantization.statistics import Statistics
 
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
-MOST_COMPARED = 8
-"""The largest number of batches of one kind that are compared. It limits the time of a search."""
+MOST_COMPARED = 16
+"""The largest number of batches that are held out and compared. It limits the time of a search."""
 
 
 class Trials:
@@ -51,9 +51,8 @@ class Trials:
         self.compared = list(dict.fromkeys([*self.held_out, *((self.every, k) for _, k in self.held_out)]))
         """The cases on which settings are compared: also these batches with the statistics of all batches."""
         sizes = range(0, count * (1 + len(SIZES)), count)
-        cases = [*self.compared, *((self.every, k) for k in few(self.every))]
-        self.judged = list(dict.fromkeys((part, first + k % count) for first in sizes for part, k in cases))
-        """The cases that show how reliable a loss is: also other batches that were seen, and copies of all of them."""
+        self.judged = list(dict.fromkeys((part, first + k % count) for first in sizes for part, k in self.compared))
+        """The cases that show how reliable a loss is: also smaller and larger copies of these batches."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
@@ -231,17 +230,16 @@ def folds(count: int) -> list[Fold]:
     """The folds of `count` batches.
 
     A single batch gives statistics; settings are compared on this batch and on its largest copy. With fewer than FEW
-    batches, each batch is held out in turn, so their order does not matter. With more batches there are two folds: one
-    holds out the last quarter, the other the first quarter.
+    batches, each batch is held out in turn, so their order does not matter. With more batches, each quarter of them is
+    held out in turn; of many batches, MOST_COMPARED are compared, evenly spread.
     """
     if count == 1:
         return [Fold((0,), (0, len(SIZES)))]
-    every, part = range(count), count // 4
-    outs = [(k,) for k in every] if count < FEW else [every[-part:], every[:part]]
-    return [Fold(tuple(k for k in every if k not in out), few(tuple(out))) for out in outs]
+    outs = np.array_split(range(count), count if count < FEW else 4)
+    return [Fold(tuple(k for k in range(count) if k not in out), few(tuple(out.tolist()), MOST_COMPARED // len(outs)))
+            for out in outs]
 
 
-def few(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """At most MOST_COMPARED of the numbers, evenly spread."""
-    size = min(len(numbers), MOST_COMPARED)
-    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))
+def few(numbers: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """At most this many of the numbers, evenly spread."""
+    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, min(len(numbers), most)))
