@@ -12,10 +12,11 @@ from collections.abc import Callable
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import Functions, Intrinsic, Loop, block_module, emits, modules
+from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record, stack
-from graphq.kernels.jit.values import I32, Builder, Value, vector
+from graphq.kernels.jit.values import Builder, Value, vector
 from graphq.kernels.matmul.matrix import STATE, matrix_setup
+from graphq.kernels.moves.transpose import MOVE, copying
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.mnemonics import multiplying
@@ -23,8 +24,6 @@ from graphq.kernels.target.products import Matrix, Multiplying
 from graphq.kernels.threads import team
 
 PEAK = Record("memory", "turns")
-COPY = Record("source", "target", "nbytes")
-"""The argument block of a copy; each block copies `nbytes`."""
 CHAINS = 12
 """The accumulators of a vector loop: enough for two instructions a cycle with a latency of 6 cycles."""
 TURNS = 20_000
@@ -80,14 +79,6 @@ def _on_tiles(matrix: Matrix, signed: bool) -> Functions:
     return Functions(block=block)
 
 
-@block_module
-def copy_module(args: int, index: int) -> None:
-    """Copy memory, 64 bytes at a time; the argument block is a COPY."""
-    a = COPY(args)
-    start = index * a.nbytes
-    copy_lines(a.source + start, a.target + start, a.nbytes // 64)
-
-
 def vector_loop(how: Multiplying, lanes: int) -> Intrinsic:
     """Make the function `(memory, turns)` that loops over CHAINS instructions, with operands from `memory`."""
     kind, step = vector(how.element, lanes), how.step
@@ -117,14 +108,6 @@ def tile_loop(matrix: Matrix, signed: bool) -> Intrinsic:
     return run
 
 
-@emits
-def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
-    """Copy `lines` lines of 64 bytes."""
-    with Loop(b, lines) as loop:
-        offset = loop.k * 64
-        (source + offset).load(vector(I32, 16)).store(target + offset)
-
-
 @functools.cache
 def peak(name: str, level: Level, cache: bool = True) -> float:
     """Measure the multiply-accumulates per second of one core by instruction `name`.
@@ -146,8 +129,9 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
     """Measure the bytes per second of a copy that reads half of the `nbytes` and writes the other half."""
     share = max(1, min(nbytes, LARGE) // (128 * threads)) * 64
     source, target = (np.zeros(share * threads, np.uint8) for _ in range(2))
-    words = COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": share})
-    copies = modules.load("copy", copy_module, cache=cache)
+    words = MOVE.words({"source": source.ctypes.data, "target": target.ctypes.data, "rows": threads, "columns": share,
+                        "source_step": share, "target_step": share, "each": 1, "outer": 0})
+    copies = modules.load("copying", copying, cache=cache)
     return 2 * share * threads / min(_samples(copies, np.array(words, np.int64), threads, cache))
 
 

@@ -27,6 +27,7 @@ from graphq.kernels.jit import codegen, modules
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.moves.integers import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
+from graphq.kernels.moves.transpose import copying
 from graphq.kernels.target import isa
 from graphq.kernels.threads import team
 
@@ -136,7 +137,7 @@ def sources(seeds):
     for of in CASTS:
         modules.load("cast", converting, *of, cache=False)
     team.modules_of_team()
-    modules.load("copy", peaks.copy_module, cache=False)
+    modules.load("copying", copying, cache=False)
     for level in isa.LEVELS:
         with ExitStack() as stack:
             if level.name not in [x.name for x in isa.available()]:

@@ -3,7 +3,6 @@ import subprocess
 import sys
 from functools import partial
 
-import numpy as np
 import pytest
 
 from graphq.errors import KernelError
@@ -95,19 +94,6 @@ def test_bandwidth(nbytes, threads):
 def test_bandwidth_counts_bytes_read_and_bytes_written(threads, monkeypatch):
     monkeypatch.setattr(peaks, "samples", lambda prepare: [0.5, 0.25, 1])
     assert peaks.bandwidth(1 << 20, threads) == (1 << 20) / 0.25
-
-
-def test_copies_copy():
-    module = modules.load("copy", peaks.copy_module)
-    source = np.random.default_rng(0).integers(0, 256, 1024, dtype=np.uint8)
-    target = np.zeros(1024, np.uint8)
-    words = peaks.COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": 256})
-    args = np.array(words, np.int64)
-    for index in (0, 2):
-        module.block(args.ctypes.data, index)
-    expected = source.copy()
-    expected[256:512] = expected[768:] = 0
-    assert (target == expected).all()
 
 
 def test_samples_are_for_one_time():
