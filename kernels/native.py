@@ -9,7 +9,6 @@ from graphq.kernels.moves import steps as moves
 from graphq.kernels.moves.histogram import histogram_steps
 from graphq.kernels.moves.integers import COMPARISONS
 from graphq.kernels.moves.rotate import rotary_steps
-from graphq.kernels.moves.scatter import scatter_steps
 from graphq.plan.builder import PlanBuilder
 
 
@@ -45,7 +44,7 @@ NATIVE: Mapping[str, Native] = {
     "slice": Native(moves.slice_steps), "gather": Native(moves.gather_steps), "pad": Native(moves.pad_steps),
     "expand": Native(moves.expand_steps), "cast": Native(moves.cast_steps), "histogram": Native(histogram_steps),
     "integer_sum": Native(moves.sum_steps), **dict.fromkeys(("arithmetic", *COMPARISONS), Native(moves.combine_steps)),
-    "rotary_embedding": Native(rotary_steps), "tensor_scatter": Native(scatter_steps),
+    "rotary_embedding": Native(rotary_steps), "tensor_scatter": Native(moves.scatter_steps),
     # one multiply-accumulate per element of a query for each row of either cache
     "cached_attention": Native(
         attention_steps, lambda node: 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]),

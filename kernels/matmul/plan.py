@@ -22,13 +22,14 @@ from typing import Any, NamedTuple
 
 from graphq.base.sizes import assumed, is_open, largest, later, numbers, recorded, smallest
 from graphq.kernels.jit import Functions, modules, njit
-from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
+from graphq.kernels.jit.intrinsics import Record, call_block, stack
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import BYTES, STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
 from graphq.kernels.matmul.kernel_table import KERNELS, ActivationLayout, Kernel, estimate, fitting, select, tile_count
 from graphq.kernels.matmul.matrix import COPIES, OWN_COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PAIRED, PANEL, SLACK, SORTED, panel_count
+from graphq.kernels.matmul.row_sums import offset
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.target.isa import here
@@ -117,12 +118,6 @@ class Product(NamedTuple):
 
 
 @njit
-def element(address: int, table: int, batch: int) -> int:
-    """The address of a batch element: `address`, plus the element's offset in `table` if there is a table."""
-    return address + load_s64(table + 8 * batch) if table else address
-
-
-@njit
 def count_blocks(args: int) -> tuple[int, int]:
     """The number of blocks of a batch element along m, and along n."""
     x = MATMUL_BLOCK(args)
@@ -166,7 +161,7 @@ def matmul_blocks() -> Functions:
         batch, i0, i1, j0, j1 = area(args, index)
         m, n, step, width, kept, setup, writer = x.m, x.n, x.rows, x.panels, x.kept, x.setup, x.writer
         layout, itemsize, panel_bytes, order_bytes = x.layout, x.itemsize, x.panel_bytes, x.order_bytes
-        a, w = element(x.a, x.a_table, batch), element(x.w, x.w_table, batch)
+        a, w = x.a + offset(x.a_table, batch), x.w + offset(x.w_table, batch)
         panels, copies, order = (n + 15) // 16, room(args, index), w + x.order
         frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
         f = FRAME(frame)

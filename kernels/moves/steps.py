@@ -45,6 +45,35 @@ def gathering(args: int, index: int) -> None:
         copy_row(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
 
 
+SCATTER = Record("past", "update", "places", "target", "outside", "heads", "group", "rows", "count", "nbytes", "linear",
+                 "each")
+"""The argument block: `heads` caches of `rows` rows of `nbytes` bytes, `group` per batch element, `each` per block.
+
+An update has `count` rows per cache. It begins at the batch element's place; `places` 0 means 0. If a `linear` update
+begins outside of its cache or does not fit, its place is stored at `outside`.
+"""
+
+
+@block_module
+def scattering(args: int, index: int) -> None:
+    """Copy caches and write updates. A cache that shares the memory of the past cache is not copied."""
+    a = SCATTER(args)
+    rows, count, nbytes, places, linear = a.rows, a.count, a.nbytes, a.places, a.linear
+    for head in range(index * a.each, min(index * a.each + a.each, a.heads)):
+        first = load_s64(places + head // a.group * 8) if places else 0
+        if linear and (first < 0 or first > rows - count):
+            store_s64(a.outside, first)
+            return
+        first = first % rows
+        past, target, update = a.past + head * rows * nbytes, a.target + head * rows * nbytes, \
+            a.update + head * count * nbytes
+        if past != target:
+            copy_row(past, target, rows * nbytes)
+        until = min(count, rows - first)
+        copy_row(update, target + first * nbytes, until * nbytes)
+        copy_row(update + until * nbytes, target, (count - until) * nbytes)
+
+
 SHORT, MANY = 16, 1000
 """If there are more than MANY rows of fewer than SHORT bytes, NumPy moves them instead of a kernel.
 
@@ -89,6 +118,23 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
     outside = b.report("index", node, dims, axis)
     b.run(step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
                  "outside": Ref(outside)})
+
+
+def scatter_steps(b: PlanBuilder, node: Node) -> None:
+    """Add the step of tensor_scatter. The reference runs for empty tensors."""
+    past, update, *places = node.operands
+    dims, size = past.type.dims, update.type.dims
+    k = normal_axis(node.attrs["axis"], dims)
+    if 0 in (past.type.size, update.type.size):
+        return reference_steps(b, node)
+    heads, row = prod(dims[:k]), prod(dims[k + 1:]) * past.dtype.itemsize
+    words = {"heads": heads, "group": prod(dims[1:k]), "rows": dims[k], "count": size[k], "nbytes": row,
+             "linear": int(node.attrs["mode"] == "linear")}
+    step = plan_rows(scattering, SCATTER, words, b.target, rows=heads, cycles=50 + dims[k] * row * 0.1)
+    target, outside = b.result(node.output), b.report("cache place", node, dims[k] - size[k])
+    b.may_share(b.of[past], target)
+    b.run(step, {"past": Ref(b.of[past]), "update": Ref(b.of[update]), "target": Ref(target), "outside": Ref(outside),
+                 "places": Ref(b.of[places[0]]) if places else 0})
 
 
 def cast_steps(b: PlanBuilder, node: Node) -> None:
