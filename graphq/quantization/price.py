@@ -19,8 +19,7 @@ from graphq.report.coverage import MACS
 class Times(NamedTuple):
     """Microseconds per million multiply-accumulates, per million elements read or written, and per layer.
 
-    Only ratios of times matter. The times are fitted to 13 networks of all kinds on one core of Zen 5. Most of these
-    networks take 0.75 to 1.2 times (f32: 0.76 to 1.2 times) the estimated time.
+    Only ratios of times matter.
     """
 
     macs: float
@@ -32,21 +31,27 @@ class Times(NamedTuple):
         return sum(1e-6 * (self.macs * macs + self.elements * elements) + self.each for macs, elements in work)
 
 
-FLOATS = Times(9.6, 55.0, 0.6)
-"""The times of f32 layers."""
-INTEGERS = Times(3.8, 74.0, 0.76)
-"""The times of 8-bit layers on CPUs with a dot product of four bytes."""
-REPEATED = Times(1.7, 85.0, 0.0)
-"""The additional times of 16 bits for one operand: a second layer, without an epilogue or corrections near ties.
+class Rates(NamedTuple):
+    """The times of layers on one kind of CPU: in f32, in 8 bits, and in 8 bits with 7-bit weights.
 
-The times are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks, the estimated
-time is wrong by at most 0.1 of the model's time with 8 bits. With f32 instead of 16 bits, the error is at most 0.14.
-"""
-WITHOUT_DOT4 = 8.0
-"""Microseconds per million 8-bit multiply-accumulates on CPUs without a dot product of four bytes; f32 takes 9.6.
+    `repeated` has the additional times of 16 bits for one operand: a second layer.
+    """
 
-This time and the other times are from x86 CPUs; Arm's are not measured.
+    floats: Times
+    integers: Times
+    seven: Times
+    repeated: Times
+
+
+WITH_DOT4 = Rates(Times(9.6, 55.0, 0.6), Times(3.8, 74.0, 0.76), Times(3.8, 74.0, 0.76), Times(1.7, 85.0, 0.0))
+"""The times on CPUs with a dot product of four bytes, fitted to 13 networks of all kinds on one core of Zen 5.
+
+Most of these networks take 0.75 to 1.2 times (f32: 0.76 to 1.2 times) the estimated time. 16 bits are fitted to 40
+networks with 16 bits for the larger half of their layers. For most, the estimated time is wrong by at most 0.1 of the
+model's time with 8 bits; by at most 0.14 with f32 instead of 16 bits. The times of Arm are not measured.
 """
+WITHOUT_DOT4 = Rates(Times(32.0, 50.0, 2.9), Times(28.0, 150.0, 2.6), Times(24.0, 150.0, 2.6), Times(28.0, 150.0, 2.6))
+"""The times on other CPUs, fitted to seven settings of each of 14 networks on one core of Zen 3 (AVX2)."""
 FULL = 64
 """The number of channels that an 8-bit depthwise kernel computes at a time, if the CPU has registers of 64 bytes."""
 MOST_FLOATS = 0.5
@@ -105,17 +110,19 @@ class Price:
             found[p.name] = float(times * MACS[p.node.op.name](p.node)), float(times * elements)
         return found
 
-    def times(self, of_dot4: Times) -> Times:
-        """Adapt `of_dot4`, the times of 8-bit layers, to the CPU that the graph is compiled for."""
-        return of_dot4 if self.level.dot4 is not None else of_dot4._replace(macs=WITHOUT_DOT4)
+    @property
+    def rates(self) -> Rates:
+        """The times on the CPU that the graph is compiled for."""
+        return WITHOUT_DOT4 if self.level.dot4 is None else WITH_DOT4
 
     def time(self, setting: Setting) -> float:
         """The estimated time of a setting; 1 is the model's time in f32."""
-        s = setting.scheme
-        time = self.times(INTEGERS).of(self.work.values())
-        time += sum(self._added(name)[1] for name in (*s.wide, *s.wide_weights))
-        time += sum(self._added(name)[0] for name in s.exclude)
-        return time / max(FLOATS.of(self.work.values()), 1e-9)
+        s, rates = setting.scheme, self.rates
+        time = rates.floats.of(x for name, x in self.work.items() if name in s.exclude)
+        eight = rates.seven if s.weight_bits == 7 else rates.integers
+        time += eight.of(x for name, x in self.work.items() if name not in s.exclude)
+        time += rates.repeated.of(self.work[name] for name in (*s.wide, *s.wide_weights) if name in self.work)
+        return time / max(rates.floats.of(self.work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
         """The layers that take less time in f32 than with 16 bits; the first have priority (MOST_FLOATS).
@@ -135,9 +142,6 @@ class Price:
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:
-        """The additional time of a layer compared with 8 bits: in f32, and with 16 bits for one operand.
-
-        f32 never counts as faster: between layers in integers it takes additional conversions.
-        """
+        """The additional time of a layer compared with 8 bits: in f32, and with 16 bits for one operand."""
         work = [self.work[name]] if name in self.work else []
-        return max(0.0, FLOATS.of(work) - self.times(INTEGERS).of(work)), self.times(REPEATED).of(work)
+        return self.rates.floats.of(work) - self.rates.integers.of(work), self.rates.repeated.of(work)

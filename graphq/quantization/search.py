@@ -140,8 +140,8 @@ class Search(Trials):
         """The point that the scheme asks for, and the most that its faster forms may lose.
 
         Preset "balanced" asks for the least product of loss and time to the power EXCHANGE. A loss counts as small
-        enough if it is at most TARGET and at most PART of the loss of PLAIN methods. Preset "fast" asks for plain
-        min-max, which becomes the first point: other ranges lost more on new data in a sixth of the cases.
+        enough if it is at most TARGET and at most PART of the loss of PLAIN methods. Preset "fast" asks for min-max,
+        which becomes the first point: other ranges lost more on new data in a sixth of the cases.
         """
         curve = self.curve
         if scheme.max_loss is not None:
@@ -157,7 +157,7 @@ class Search(Trials):
                                  f"{curve[0].time:.2f}, as estimated")
             return found[-1], max(GOOD, found[-1].loss)
         if scheme.preset == "fast":
-            setting = self.plain("min_max")
+            setting = self.uniform(Candidate("min_max"))
             curve[0] = Point(setting, self.price.time(setting), self.loss(setting))
             return curve[0], GOOD
         if scheme.preset == "accurate":

@@ -5,7 +5,7 @@ from float_networks import perceptron
 
 import graphq as gq
 from graphq.kernels.target.isa import available
-from graphq.quantization.price import INTEGERS, Price
+from graphq.quantization.price import Price
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Scheme, Setting
 from graphq.quantization.search import Search
@@ -18,20 +18,24 @@ class OfLevel:
         self.dot4 = "a dot product of four bytes" if multiplies else None
 
 
-@pytest.mark.parametrize("vnni, of_eight, of_more", [(True, 3.8, 1.7), (False, 8.0, 8.0)])
-def test_times_by_hand(vnni, of_eight, of_more, monkeypatch):
-    """Of two products, one with 16 bits for both operands; without VNNI multiply-accumulates take longer."""
+@pytest.mark.parametrize("vnni, floats, eight, seven, more", [
+    (True, (9.6, 55, 0.6), (3.8, 74, 0.76), 3.8, (1.7, 85, 0)),
+    (False, (32, 50, 2.9), (28, 150, 2.6), 24, (28, 150, 2.6))])
+def test_times_by_hand(vnni, floats, eight, seven, more, monkeypatch):
+    """Of two products: in 8 bits, with 7-bit weights, with 16 bits for both operands of one, and with one in f32."""
     price = Price(None, None, OfLevel(vnni))
-    assert INTEGERS.of([(1e6, 2e6), (3e6, 0.0)]) == pytest.approx(4 * 3.8 + 2 * 74 + 2 * 0.76)
     wide = Setting(scheme=Scheme(wide=("a",), wide_weights=("a", "not known")))
     monkeypatch.setitem(price.__dict__, "work", {"a": (1e6, 2e6), "b": (3e6, 0.0)})
-    eight, in_f32 = 4 * of_eight + 2 * 74 + 2 * 0.76, 4 * 9.6 + 2 * 55 + 2 * 0.6
-    assert price.time(Setting()) == pytest.approx(eight / in_f32)
-    assert price.time(wide) == pytest.approx((eight + 2 * (of_more + 2 * 85)) / in_f32)
-    floats = Setting(scheme=Scheme(wide=("a",), exclude=("b",)))
-    assert price.time(floats) == pytest.approx((eight + of_more + 2 * 85 + 3 * (9.6 - of_eight) - 0.16) / in_f32)
-    monkeypatch.setitem(price.__dict__, "work", {"a": (1e6, 9e6)})
-    assert price.time(Setting(scheme=Scheme(exclude=("a",)))) == price.time(Setting())  # f32 never counts as faster
+    integers, in_f32 = (4 * x + 2 * y + 2 * z for x, y, z in (eight, floats))
+    assert price.time(Setting()) == pytest.approx(integers / in_f32)
+    assert price.time(Setting(scheme=Scheme(weight_bits=7))) == pytest.approx(
+        (integers - 4 * (eight[0] - seven)) / in_f32)
+    rest = more[0] + 2 * more[1] + more[2]
+    assert price.time(wide) == pytest.approx((integers + 2 * rest) / in_f32)
+    mixed = Setting(scheme=Scheme(wide=("a",), exclude=("b",)))
+    assert price.time(mixed) == pytest.approx(
+        (integers + rest + 3 * (floats[0] - eight[0]) + floats[2] - eight[2]) / in_f32)
+    assert price.time(Setting(scheme=Scheme(exclude=("a", "b")))) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("macs, elements, wide, faster, exact", [
