@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,18 +54,13 @@ class ModuleCounts(NamedTuple):
     loaded: int = 0
 
 
-_statistics = ModuleCounts()
+_statistics: Counter[str] = Counter()
 modules_by_key: dict[str, Module] = {}
 
 
 def statistics() -> ModuleCounts:
     """The modules compiled and loaded so far."""
-    return _statistics
-
-
-def _count(compiled: int = 0, loaded: int = 0) -> None:
-    global _statistics
-    _statistics = ModuleCounts(_statistics.compiled + compiled, _statistics.loaded + loaded)
+    return ModuleCounts(**_statistics)
 
 
 class Function:
@@ -197,7 +193,7 @@ class Module:
         addresses = link(*code)
         if self._addresses is None:  # otherwise another thread has loaded the code
             self._addresses = addresses
-            _count(**counts)
+            _statistics.update(counts)
 
 
 class SavedModule(Module):
