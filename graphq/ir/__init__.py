@@ -7,12 +7,3 @@ from graphq.ir.node import GRAPH_ORDER, ONNX_NAME
 from graphq.ir.op import OPS, Curve, keywords, lookup, normalize, register_op, spelled, walk_ops
 from graphq.ir.tensor_type import array_type, check_dims, check_size, shapes_agree
 from graphq.ir.text import SHORT, attributes, to_text
-
-__all__ = [
-    "FILE_NAMES", "GRAPH_ORDER", "ONNX_NAME", "OPS", "SHORT", "SIZED_CONSTANT", "Curve", "Dim", "Graph", "GraphInput",
-    "Labels", "Node", "Op", "Operand", "Origin", "Property", "Signature", "TensorType", "Use", "Value", "add_copy",
-    "add_known", "array_type", "attributes", "check_dims", "check_names", "check_size", "choice", "counted",
-    "flat", "keywords", "known", "listing", "lookup", "named_outputs", "new_name", "normalize", "quote",
-    "rebuilt", "reference", "register_op", "returning", "shapes_agree", "specialized", "spelled", "suggestion",
-    "to_text", "walk_ops",
-]

@@ -22,8 +22,6 @@ from graphq.ir.tensor_type import Dim, TensorType, array_type, check_dims, check
 if TYPE_CHECKING:
     import graphq
 
-__all__ = ["Dim", "Graph", "Node", "Op", "Operand", "Property", "TensorType", "Use", "Value"]
-
 _GAP = 1 << 60
 
 Operand: TypeAlias = "Number | None"
