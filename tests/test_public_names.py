@@ -49,7 +49,7 @@ def test_compile_has_the_parameters_of_the_design():
     (gq.CompiledGraph.profile, {"runs": 20, "peaks": False}),
     (gq.CompiledGraph.report, {"profile": None, "title": None}),
     (gq.CompiledGraph.explain, {"name": None, "kernels": False, "full": False, "profile": None, "format": "text"}),
-    (gq.quantization.automatic, {"scheme": None, "weight_bits": None}), (gq.quantization.compare, {"rank": True}),
+    (gq.quantization.automatic, {"scheme": None}), (gq.quantization.compare, {"rank": True}),
     (gq.quantization.calibrate, {"tensors": None, "histograms": True}),
     (gq.quantization.quantize, {"data": None, "scheme": None}),
     (gq.testing.check_pass, {"after": None, "inputs": None, "count": None, "seed": 0, "rtol": None, "atol": None,

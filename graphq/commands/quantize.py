@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
     losses: dict[str, float] = {}
     if searched:
         assert batches is not None
-        choice = automatic(graph, batches, scheme, weight_bits=options.weight_bits)
+        choice = automatic(graph, batches, scheme)
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
         made = quantize(graph, batches, scheme)

@@ -21,7 +21,7 @@ from graphq.quantization.ranges import LEAST, MOST, Parameters, holds, parameter
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics
 
-LARGEST = {7: 64, 8: 127}
+LARGEST: Mapping[int | None, int] = {7: 64, 8: 127}
 """The largest magnitude of weights, by their number of bits."""
 
 

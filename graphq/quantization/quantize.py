@@ -1,7 +1,7 @@
 """quantize: turn an f32 graph into a graph with quantize and dequantize nodes, by a scheme or the best setting."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
@@ -104,24 +104,18 @@ class Choice:
         return "\n".join([*lines, *failed, *left, str(self.estimate), str(self.speed)])
 
 
-def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
-              weight_bits: Literal[7, 8] | None = None) -> Choice:
+def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None) -> Choice:
     """Quantize with a setting of the frontier of loss over time, measured on held-out data (`Search`).
 
     A `scheme` of method "automatic" has the user's choices: layers that must stay in f32 or get 16 bits, ranges of
-    tensors, symmetric zero points. 7-bit weights are less exact, and faster on x86 CPUs without VNNI (`insert`). By
-    default weights have 8 bits, or 7 bits if graphq compiles for such a CPU and the loss allows it (`Search.choose`).
-    Raises GraphError and InputError like `quantize`.
+    tensors, symmetric zero points, the bits of weights. Raises GraphError and InputError like `quantize`.
     """
-    if weight_bits not in (None, 7, 8):
-        raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")
     scheme = scheme or Scheme(method="automatic")
     if scheme.method != "automatic":
         raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
-    weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
-    plain = replace(scheme, method="mse", preset="balanced", max_loss=None, max_time=None, weight_bits=weight_bits or 8)
+    plain = replace(scheme, method="mse", preset="balanced", max_loss=None, max_time=None)
     work = Search(graph, batches, plain)
-    setting = work.run(scheme, narrow=weight_bits is None)
+    setting = work.run(scheme, narrow=scheme.weight_bits is None)
     made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
     losses, failed, curve = work.losses, work.failed, work.curve
     del work  # free its compiled models

@@ -34,7 +34,8 @@ class Scheme:
     - `percentile`: the percentage of magnitudes that method "percentile" keeps.
     - `headroom`: ranges are this many times as wide as the method says.
     - `per_channel`: weights have a scale per output channel.
-    - `weight_bits`: 8, or 7, which is faster on x86 CPUs without VNNI (`insert`). Mode "weight_only" also allows 4,
+    - `weight_bits`: 8 by default, or 7, which is faster on x86 CPUs without VNNI (`insert`). By default method
+      "automatic" takes 7 there if the loss allows it (`Search.choose`). Mode "weight_only" also allows 4,
       and has one scale for each `block` weights along the summed axis.
     - `rounding`: "nearest", or "gptq", which needs batches and mode "weight_only".
     - `bias`: "s32", with the scale of activations times the scale of weights, or "f32".
@@ -58,7 +59,7 @@ class Scheme:
     percentile: float = 99.99
     headroom: float = 1.0
     per_channel: bool = True
-    weight_bits: Literal[4, 7, 8] = 8
+    weight_bits: Literal[4, 7, 8] | None = None
     block: int = 32
     rounding: Literal["nearest", "gptq"] = "nearest"
     bias: Literal["s32", "f32"] = "s32"
@@ -75,8 +76,10 @@ class Scheme:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", as_dtype(self.activations))
-        choices = {"mode": get_args(Mode), "method": get_args(Method), "weight_bits": (4, 7, 8), "bias": ("s32", "f32"),
-                   "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16), "preset": get_args(Preset)}
+        if self.weight_bits is None and self.method != "automatic":
+            object.__setattr__(self, "weight_bits", 8)
+        choices = {"mode": get_args(Mode), "method": get_args(Method), "weight_bits": (4, 7, 8, None),
+                   "bias": ("s32", "f32"), "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16), "preset": get_args(Preset)}
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in allowed:

@@ -192,10 +192,10 @@ def test_what_quantize_is_asked_for(layers, monkeypatch):
             main(["quantize", *layers, *arguments])
     automatic = Scheme(method="automatic")
     assert asked == [
-        (replace(automatic, weight_bits=7, exclude=("fc",), preset="accurate"), {"weight_bits": 7}),
+        (replace(automatic, weight_bits=7, exclude=("fc",), preset="accurate"), {}),
         (Scheme(method="mse", wide=("fc",)), {}),
         (Scheme(activations=s8, symmetric=True, limits={"a=b": (-1, 2)}), {}),
-        (replace(automatic, wide_weights=("fc",), between=("*",)), {"weight_bits": None})]
+        (replace(automatic, wide_weights=("fc",), between=("*",)), {})]
 
 
 def test_the_operator_set_is_checked_before_the_search_and_used(layers, monkeypatch, capsys):

@@ -19,6 +19,8 @@ from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Candidate, with_scheme
 from graphq.quantization.search import GOOD, RANGES, Search
 
+OF_EIGHT = Scheme(method="automatic", weight_bits=8)
+
 
 def loss(quantized, graph, batches):
     a, b = gq.compile(quantized), gq.compile(graph)
@@ -130,7 +132,7 @@ NETWORKS = {"outliers": outliers, "uneven": lambda: convolutional(spread=2.5)}
 def tried(request):
     """A network, its batches, the automatic choice from all but the last, and the losses of the plain methods."""
     graph, batches = NETWORKS[request.param]()
-    found = automatic(graph, batches[:-1], weight_bits=8)  # as on CPUs with VNNI
+    found = automatic(graph, batches[:-1], OF_EIGHT)  # as on CPUs with VNNI
     plain = [loss(quantize(graph, batches[:-1], Scheme(method=m)), graph, batches) for m in ("min_max", "percentile")]
     macs = {name: macs for name, (macs, _) in Search(graph, batches[:-1]).price.work.items()}
     share = sum(macs[name] for name in found.setting.scheme.exclude) / sum(macs.values())
@@ -188,7 +190,7 @@ def test_weights_of_seven_bits_where_there_is_no_vnni_and_they_lose_little(monke
         weights = [n.output.data for n in found.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
         assert max(np.abs(w.astype(int)).max() for w in weights) == 64
         of_eight = replace(found.setting, scheme=replace(found.setting.scheme, weight_bits=8))
-        assert automatic(graph, batches, weight_bits=8).setting == of_eight
+        assert automatic(graph, batches, OF_EIGHT).setting == of_eight
         monkeypatch.setattr(Search, "between_products", lambda self, setting, most: of_eight)
         monkeypatch.setattr(tuned, "TARGET", found.losses[found.setting] / 2)
         assert automatic(graph, batches).setting.scheme.weight_bits == 8
@@ -313,7 +315,7 @@ def test_batches_without_elements_do_not_count_as_exact():
 @pytest.mark.parametrize("network", NETWORKS)
 def test_presets_are_points_of_one_curve(network):
     graph, batches = NETWORKS[network]()
-    found = {p: automatic(graph, batches[:3], Scheme(method="automatic", preset=p), weight_bits=8)
+    found = {p: automatic(graph, batches[:3], replace(OF_EIGHT, preset=p))
              for p in ("fast", "balanced", "accurate")}
     plain = loss(quantize(graph, batches[:3], Scheme(method="min_max")), graph, batches)
     assert loss(found["fast"].graph, graph, batches) <= max(GOOD, plain)

@@ -53,7 +53,7 @@ def test_every_scheme_at_every_magnitude(first, second, size, scheme, most):
 @pytest.mark.parametrize("first, second, size", [(1e20, 1e-20, 1), (1, 1, 1e30), (1e-34, 1e34, 1), (1, 1, 1e-42)])
 def test_the_search_at_every_magnitude(first, second, size):
     graph, batches = network(first, second), data(size)
-    found = automatic(graph, batches, weight_bits=8)  # the same on every CPU
+    found = automatic(graph, batches, Scheme(method="automatic", weight_bits=8))  # the same on every CPU
     assert lost(found.graph, graph, batches) < 2e-4 and np.isfinite(list(found.losses.values())).all()
     assert ("'first' stays in f32, because scales in f32 cannot hold 'x' up to" in str(found)) == (size == 1e-42)
 

@@ -113,7 +113,8 @@ def test_the_command_quantizes_it_and_compares(tmp_path, capsys):
 def test_a_setting_that_cannot_be_made_costs_itself_alone(monkeypatch):
     """Whatever fails: the next best setting is taken, and the report says what was left out, and why."""
     graph, data = perceptron()
-    made, best = Search.made, automatic(graph, data, weight_bits=8)
+    scheme = Scheme(method="automatic", weight_bits=8)
+    made, best = Search.made, automatic(graph, data, scheme)
     assert not best.failed
 
     def failing(self, setting):
@@ -122,7 +123,7 @@ def test_a_setting_that_cannot_be_made_costs_itself_alone(monkeypatch):
         return made(self, setting)
 
     monkeypatch.setattr(Search, "made", failing)
-    found = automatic(graph, data, weight_bits=8)
+    found = automatic(graph, data, scheme)
     assert found.setting != best.setting and found.losses[best.setting] == np.inf
     assert found.losses[found.setting] == min(found.losses.values())
     assert f"left out, because its graph cannot be made or run: {best.setting}: ValueError: no such shape" in str(found)

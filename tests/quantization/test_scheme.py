@@ -9,7 +9,7 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
 @pytest.mark.parametrize("options, message", [
     ({"mode": "other"}, "mode must be one of static, dynamic, weight_only, got 'other'"),
     ({"method": "max"}, "method must be one of min_max, percentile, mse"),
-    ({"weight_bits": 5}, "weight_bits must be one of 4, 7, 8, got 5"),
+    ({"weight_bits": 5}, "weight_bits must be one of 4, 7, 8, None, got 5"),
     ({"bias": "s16"}, "bias must be one of s32, f32"), ({"rounding": "up"}, "rounding must be one of nearest, gptq"),
     ({"activations": "f32"}, "must be one of u8, s8, u16"),
     ({"percentile": 50}, r"percentile must be in \(50, 100\], got 50"), ({"percentile": 100.5}, "got 100.5"),
@@ -62,6 +62,7 @@ def test_schemes_at_their_limits():
     assert Scheme(mode="weight_only", weight_bits=4, rounding="gptq").rounding == "gptq"
     assert Scheme(wide=["y"], wide_weights=["z"], activations="s8").wide == ("y",)
     assert [Scheme(weight_bits=7, mode=m).weight_bits for m in ("static", "dynamic")] == [7, 7]
+    assert [Scheme(method="automatic", weight_bits=bits).weight_bits for bits in (None, 7, 8)] == [None, 7, 8]
 
 
 def test_candidates():
