@@ -79,7 +79,8 @@ class Scheme:
         if self.weight_bits is None and self.method != "automatic":
             object.__setattr__(self, "weight_bits", 8)
         choices = {"mode": get_args(Mode), "method": get_args(Method), "weight_bits": (4, 7, 8, None),
-                   "bias": ("s32", "f32"), "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16), "preset": get_args(Preset)}
+                   "bias": ("s32", "f32"), "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16),
+                   "preset": get_args(Preset)}
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in allowed:
