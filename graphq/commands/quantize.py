@@ -78,6 +78,8 @@ def run(options: argparse.Namespace) -> None:
 
     graph = load_graph(options.file)
     refuse_integers(graph)
+    if not options.out.parent.is_dir():
+        raise ParseError(f"{options.out}: there is no folder {options.out.parent}: create it first")
     opset = 21 if options.opset is None else options.opset
     if options.out.suffix == ".onnx":
         to_model(graph, opset=opset)  # checks before the long search that the operator set can express the graph

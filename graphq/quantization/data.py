@@ -7,6 +7,7 @@ import numpy as np
 from graphq.base.paths import named_object, numbered_batches, read_arrays
 from graphq.errors import InputError
 from graphq.ir import Graph
+from graphq.ir.interpret import check_inputs
 from graphq.quantization.calibrate import Batch, LazyBatches, checked_batches
 
 
@@ -25,9 +26,9 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
         files = sorted((*path.glob("*.npz"), *path.glob("*.npy")))
         if not files:
             raise InputError(f"{path} holds no .npz or .npy files; write a function FILE.py:NAME to read other files")
-        return _files(files, names)
+        return _files(files, graph)
     if path.suffix == ".npy":
-        return _files([path], names)
+        return _files([path], graph)
     if path.suffix == ".npz":
         return _read(path, names)
     if ":" not in text:
@@ -40,11 +41,16 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
     return list(checked_batches(made, graph.inputs))
 
 
-def _files(paths: Sequence[Path], names: Sequence[str]) -> Sequence[Batch]:
+def _files(paths: Sequence[Path], graph: Graph) -> Sequence[Batch]:
     def read(path: Path) -> Batch:
-        found = _read(path, names)
+        found = _read(path, [str(v.name) for v in graph.inputs])
         if len(found) > 1:
             raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give only this file")
+        try:
+            for batch in checked_batches(found, graph.inputs):
+                check_inputs(graph, batch)
+        except InputError as e:
+            raise InputError(f"{path}: {e}") from None
         return found[0]
 
     return LazyBatches(paths, read)

@@ -114,6 +114,12 @@ def test_a_terminal_is_told_what_takes_long(folder, capsys, monkeypatch, options
     assert ("--no-rank leaves it out" in capsys.readouterr().err) == (not options)
 
 
+def test_the_folder_of_the_new_file_is_checked_first(folder, capsys):
+    out = folder / "none" / "q.onnx"
+    assert main(["quantize", str(folder / "model.onnx"), "--data", "not read", "--out", str(out)]) == 2
+    assert f"{out}: there is no folder {folder / 'none'}: create it first" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [["--mode", "dynamic"], ["--mode", "weight_only", "--weight-bits", "4"]])
 def test_modes_without_data(folder, capsys, options):
     out = folder / "q.onnx"

@@ -57,6 +57,16 @@ def test_archives_that_do_not_fit(two, tmp_path):
         load_data(str(tmp_path / "data.npz"), two)
 
 
+def test_a_file_whose_array_does_not_fit_is_named(one, tmp_path):
+    for name, array in (("a", ROWS), ("b", ROWS.astype(np.float64)), ("c", ROWS[:, :1])):
+        np.save(tmp_path / f"{name}.npy", array)
+    batches = load_data(str(tmp_path), one)
+    same(batches[:1], {"x": ROWS})
+    for k, name in ((1, "b"), (2, "c")):
+        with pytest.raises(gq.InputError, match=rf"{name}\.npy: input 'x' must be f32\[\?,2\], got"):
+            batches[k]
+
+
 def test_functions(one, tmp_path):
     (tmp_path / "data.py").write_text(
         "import numpy as np\ndef batches():\n    return [{'x': np.ones((1, 2), np.float32)}] * 3\nnumber = 7\n")
