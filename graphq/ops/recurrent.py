@@ -1,4 +1,6 @@
 """The recurrent layers lstm, gru and rnn, in one direction. A separate matmul applies the input weights."""
+from collections.abc import Callable
+
 import numpy as np
 
 from graphq.dtypes import f32, s32
@@ -8,28 +10,34 @@ from graphq.kernels.numbers import recurrent as numbers
 from graphq.ops.rules import Array, expect_dtype, show
 
 
-def _types(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]
-           ) -> tuple[TensorType, TensorType]:
-    """The types of all states [T, B, H] and of the last. Checks that dimensions fit their names, such as "4H"."""
-    sizes: dict[str, Dim] = {}
-    for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
-        if t is None:
-            continue
-        expect_dtype(name, t, (s32,) if name == "lengths" else (f32,))
-        if t.shape is None:
-            continue
-        text = f"[{', '.join(axes)}]"
-        if len(t.shape) != len(axes):
-            raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}")
-        for axis, dim in zip(axes, t.shape, strict=True):
-            times, letter = int(axis[:-1] or 1), axis[-1]
-            if dim is None:
+def _rule(results: int, **axes: str) -> Callable[..., tuple[TensorType, ...]]:
+    """Make the `infer` of a layer: all states [T, B, H], and the last state [B, H] as its other results.
+
+    `axes` has the operands in order, each with the names of its dimensions, such as "T B 4H". `lengths` is s32, all
+    other operands f32. `scales` is one scale, or one for each row of `recurrent`.
+    """
+    def infer(*operands: TensorType | None, **_: bool) -> tuple[TensorType, ...]:
+        sizes: dict[str, Dim] = {}
+        for (name, letters), t in zip(axes.items(), operands, strict=False):
+            if t is None or name == "scales" and t.shape == (1,):
                 continue
-            if dim % times or sizes.setdefault(letter, dim // times) != dim // times:
-                raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}, with "
-                                 f"{letter} = {sizes.get(letter, '?')}")
-    steps, batch, hidden = map(sizes.get, "TBH")
-    return TensorType(f32, (steps, batch, hidden)), TensorType(f32, (batch, hidden))
+            expect_dtype(name, t, (s32,) if name == "lengths" else (f32,))
+            if t.shape is None:
+                continue
+            text = f"[{letters.replace(' ', ', ')}]"
+            if len(t.shape) != len(letters.split()):
+                raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}")
+            for axis, dim in zip(letters.split(), t.shape, strict=True):
+                times, letter = int(axis[:-1] or 1), axis[-1]
+                if dim is None:
+                    continue
+                if dim % times or sizes.setdefault(letter, dim // times) != dim // times:
+                    raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}, with "
+                                     f"{letter} = {sizes.get(letter, '?')}")
+        steps, batch, hidden = map(sizes.get, "TBH")
+        return TensorType(f32, (steps, batch, hidden)), *[TensorType(f32, (batch, hidden))] * (results - 1)
+
+    return infer
 
 
 def _check_lengths(op: str, lengths: Array | None, steps: int) -> None:
@@ -42,17 +50,8 @@ def length_error(op: str, steps: int, length: int) -> InputError:
     return InputError(f"{op}: lengths must be in [0, {steps}], got {length}")
 
 
-def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
-               scales: TensorType | None = None, lengths: TensorType | None = None,
-               peepholes: TensorType | None = None, *, reverse: bool, by_row: bool) -> tuple[TensorType, ...]:
-    """`lengths` is s32, all other operands f32. `scales` is one scale, or one for each row of `recurrent`."""
-    states, last = _types(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
-                          lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
-                          scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))
-    return states, last, last
-
-
-@register_op(infer=infer_lstm, rows="recurrent")
+@register_op(rows="recurrent", infer=_rule(3, gates="T B 4H", recurrent="4H H", h="B H", c="B H", scales="4H",
+                                           lengths="B", peepholes="3H"))
 def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None = None, scales: Array | None = None,
          lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False,
          by_row: bool = False) -> tuple[Array, ...]:
@@ -84,14 +83,7 @@ def shares_range(node: Node) -> bool:
     return quantizes_state(node) and not node.attrs["by_row"]
 
 
-def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, bias: TensorType | None = None,
-              lengths: TensorType | None = None, *, linear_before_reset: bool, reverse: bool) -> tuple[TensorType, ...]:
-    """`lengths` is s32, and all other operands are f32."""
-    return _types(gates, 3, recurrent=(recurrent, ("3H", "H")), h=(h, ("B", "H")), bias=(bias, ("H",)),
-                  lengths=(lengths, ("B",)))
-
-
-@register_op(infer=infer_gru, rows="recurrent")
+@register_op(rows="recurrent", infer=_rule(2, gates="T B 3H", recurrent="3H H", h="B H", bias="H", lengths="B"))
 def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | None = None,
         lengths: Array | None = None, *, linear_before_reset: bool = False, reverse: bool = False) -> tuple[Array, ...]:
     """Gated recurrent units: returns all states [T, B, H] and the last state [B, H].
@@ -108,13 +100,7 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
                        lengths, linear_before_reset, reverse)
 
 
-def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = None,
-              lengths: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
-    """`lengths` is s32, and all other operands are f32."""
-    return _types(gates, 1, recurrent=(recurrent, ("1H", "H")), h=(h, ("B", "H")), lengths=(lengths, ("B",)))
-
-
-@register_op(infer=infer_rnn, rows="recurrent")
+@register_op(rows="recurrent", infer=_rule(2, gates="T B 1H", recurrent="1H H", h="B H", lengths="B"))
 def rnn(gates: Array, recurrent: Array, h: Array | None = None, lengths: Array | None = None, *,
         reverse: bool = False) -> tuple[Array, ...]:
     """Steps of `h = tanh(gates + h @ recurrent.T)`: all states [T, B, H] and the last [B, H]; operands as in lstm."""
