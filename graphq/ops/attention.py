@@ -12,8 +12,9 @@ from graphq.kernels.numbers import attention as numbers
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import Array, expect_dtype, show
 
-RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
-         "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}
+RANKS = {"query": 3, "lengths": 1, "total": None, "key": 3, "value": 3, "past_key": 4, "past_value": 4, "cos": 2,
+         "sin": 2, "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}
+"""The operands of cached_attention in order, and their ranks; `total` may have any rank."""
 DTYPES = {"lengths": s32, "total": s32, "positions": s64}
 """The dtypes of cached_attention's operands that are neither f32 nor caches."""
 CACHES = {"f32": f32, "bf16": bf16, "f16": f16, "s8": s8, "s4": u8}
@@ -46,34 +47,28 @@ def rotary_embedding(src: Array, cos: Array, sin: Array, *, interleaved: bool = 
     return numbers.rotated(src, cos, sin, interleaved)
 
 
-def infer_cached_attention(
-        query: TensorType, lengths: TensorType, total: TensorType, key: TensorType | None = None,
-        value: TensorType | None = None, past_key: TensorType | None = None, past_value: TensorType | None = None,
-        cos: TensorType | None = None, sin: TensorType | None = None, positions: TensorType | None = None,
-        bias: TensorType | None = None, sinks: TensorType | None = None, key_scale: TensorType | None = None,
-        value_scale: TensorType | None = None, *, heads: int, groups: int, scale: float, softcap: float, window: int,
-        causal: bool, interleaved: bool, kept: str, capacity: int) -> tuple[TensorType, ...]:
+def infer_cached_attention(*types: TensorType | None, heads: int, groups: int, window: int, causal: bool, kept: str,
+                           capacity: int, **_: Any) -> tuple[TensorType, ...]:
     """The types of the output and of both new caches.
 
     With past caches and `capacity` -1, the number of rows of the new caches is unknown.
     """
+    operands = dict.fromkeys(RANKS) | dict(zip(RANKS, types, strict=False))
+    query, key, past_key, cos, bias = map(operands.get, ("query", "key", "past_key", "cos", "bias"))
+    assert query is not None
     if heads < 1 or groups < 1 or heads % groups:
         raise GraphError(f"heads must be a positive multiple of groups, got {heads} and {groups}")
     if window > 0 and not causal:
         raise GraphError(f"a window of {window} keys needs causal=True")
-    for name, first, second in (("key", key, value), ("past_key", past_key, past_value), ("cos", cos, sin),
-                                ("key_scale", key_scale, value_scale)):
-        if (first is None) != (second is None):
+    for name, other in (("key", "value"), ("past_key", "past_value"), ("cos", "sin"), ("key_scale", "value_scale")):
+        if (operands[name] is None) != (operands[other] is None):
             raise GraphError(f"'{name}' and the operand after it must be given together")
-    if (kept in ("s8", "s4")) != (key_scale is not None):
+    if (kept in ("s8", "s4")) != (operands["key_scale"] is not None):
         raise GraphError(f"s8 and s4 caches need scales, and others have no scales, got {kept}")
-    operands = {"query": query, "lengths": lengths, "total": total, "key": key, "value": value, "past_key": past_key,
-                "past_value": past_value, "cos": cos, "sin": sin, "positions": positions, "bias": bias, "sinks": sinks,
-                "key_scale": key_scale, "value_scale": value_scale}
     for name, t in operands.items():
         if t is not None:
             expect_dtype(name, t, (CACHES[kept] if name.startswith("past") else DTYPES.get(name, f32),))
-            if name in RANKS and t.shape is not None and len(t.shape) != RANKS[name]:
+            if t.shape is not None and RANKS[name] not in (None, len(t.shape)):
                 raise GraphError(f"'{name}' must have {RANKS[name]} dimensions, got {t}")
     batch, tokens, width = query.shape or (None, None, None)
     parts = heads + 2 * groups if key is None else heads
