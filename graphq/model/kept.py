@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache as once
 from functools import partial
@@ -22,9 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from graphq.base.locks import Lock, late_imports
+from graphq.base.locks import late_imports
 from graphq.base.paths import regular_file
 from graphq.base.platform import remove, resolve_threads
+from graphq.base.tasks import Tasks
 from graphq.errors import GraphqError
 from graphq.ir import Graph, walk_ops
 from graphq.ir.interpret import constant_bytes
@@ -102,10 +102,8 @@ def _level(own: Settings, isa: str | None) -> Level:
     return levels.resolve(isa, own.cache)
 
 
-writers: dict[str, threading.Thread] = {}
-"""The latest thread that writes a model, by the model's digest."""
-_order = Lock()
-"""The lock to hold while a thread is added to `writers`, so that no two threads wait for the same thread."""
+writers: dict[str, Tasks] = {}
+"""The tasks that write files, by the model's digest."""
 
 
 class Kept:
@@ -145,9 +143,8 @@ class Kept:
 
     def find(self) -> CompiledGraph | None:
         """The kept model, ready to run; None if there is no usable file. Waits if this process is writing the file."""
-        writing = writers.get(self.digest)
-        if writing is not None:
-            writing.join()
+        if self.digest in writers:
+            writers[self.digest].join()
         try:
             folder = cache.lasting()
             if folder is None or not (folder / self.name).is_file():
@@ -210,24 +207,12 @@ class Kept:
         model.plans.grown = grown
 
     def start_writing(self, write: Callable[[Path], None]) -> None:
-        """Start a thread that waits for the previous thread to end, and then calls `write` with the model's path."""
-        with _order.hold:
-            before = writers.get(self.digest)
-            thread = threading.Thread(target=self._write, args=(write, before), name="graphq-keeping")
-            try:
-                thread.start()
-            except RuntimeError:  # too many threads, or Python is ending: write in this thread
-                pass
-            else:
-                writers[self.digest] = thread
-                return
-        self._write(write, before)
+        """Call `write` with the model's path, in the background and after all earlier calls have ended."""
+        writers.setdefault(self.digest, Tasks("graphq-keeping")).start(partial(self._write, write))
 
-    def _write(self, write: Callable[[Path], None], before: threading.Thread | None) -> None:
+    def _write(self, write: Callable[[Path], None]) -> None:
         """Write a file. Failures are only logged, because the model in memory is valid."""
         try:
-            if before is not None:
-                before.join()
             folder = cache.lasting()
             if folder is not None:
                 write(folder / self.name)

@@ -1,19 +1,21 @@
 """Make, keep and find the plans of a graph with open sizes, and a runner for each set of shapes that is called.
 
 A plan (`OpenPlan`) is made with open sizes (`base.sizes`), on one example of a class of sizes (`size_class`). It holds
-for all sizes at which the guards of its trace have the same answers as in the example. If no plan of their class holds,
-the first call with new sizes makes a new plan; a model from a file first tries the plans of other classes. A `Runner`
-runs a plan at one set of shapes: it has numbers for the sizes, and uses an arena (memory for values between steps). All
-runners share arenas.
+for all sizes at which the guards of its trace have the same answers as in the example. If no plan holds, the call waits
+for a new plan. If only a plan of another class holds, it serves the call, and a plan of the sizes' own class is made in
+the background, or read if the model is from a file. A `Runner` runs a plan at one set of shapes: it has numbers for the
+sizes, and uses an arena (memory for values between steps). All runners share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`model.staged`), with the constants of the first call.
 """
 import logging
+import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import product
+from threading import main_thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,9 +24,10 @@ from graphq.base.budget import budget, collector_paused
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.programs import why_not
 from graphq.base.sizes import Size, Trace
+from graphq.base.tasks import Tasks
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, counted
-from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, examples, is_single, range_of, size_class
+from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, class_of, examples, is_single, range_of, size_class
 from graphq.model.plans import ConstantInputs, Passed, Plans, Unread
 from graphq.model.staged import Staged
 from graphq.plan.open_plans import OpenPlan
@@ -43,6 +46,9 @@ MOST_COVERED = 3
 MAX_CLASSES, MAX_VARIANTS = 32, 8
 """The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
 
+background = Tasks("graphq-planning")
+"""Makes plans that calls do not wait for, for all models."""
+
 
 class _Anew(Exception):
     """Raised if a graph cannot have a plan with open sizes; each set of shapes then gets a plan of its own."""
@@ -56,10 +62,12 @@ class OpenPlans(Plans):
 
     def _begin(self, unread: Sequence[Unread]) -> None:
         self.constants = ConstantInputs(p.name for p in self.signature.inputs if p.property == "constant")
-        self.by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
+        self.by_class: dict[Sizes, list[OpenPlan]] = {class_of(sizes): [] for sizes, _ in unread}
         self._unread, self._from_file = list(unread), bool(unread)
         self.by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
+        self._improved: set[tuple[int, Sizes]] = set()
+        """The classes for which a process (this one, or one that it is a fork of) began a plan in the background."""
         self._order = Lock()
         """The lock to hold while entries of `by_class` or `by_shapes` move: others could miss a moving entry."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
@@ -70,6 +78,9 @@ class OpenPlans(Plans):
     @property
     def latest(self) -> Passed | Staged:
         """The object that reports describe: the last used runner, else a plan, else the graph after the passes."""
+        background.join()
+        if type(self._latest) is tuple and not self.for_each_shape:
+            self.at(self._latest[0])  # there may be a better plan now
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, NativePlan):
             latest = self._in_full(latest)
@@ -104,14 +115,15 @@ class OpenPlans(Plans):
         The new plans come first. Only the first axis of an image can have size 1. There are no new plans if the model
         has more than MOST_COVERED open sizes, or if sizes are elements of inputs.
         """
+        background.join()
         used, axes = list(self.by_class), dict(zip(self.names, self._axes, strict=True))
         if self.for_each_shape or len(axes) > MOST_COVERED or any(p.of_value for p in self._places.all):
             return self.all()
         for one in product(*[(True, False) if axis == 0 or rank < 4 else (False,) for axis, rank in axes.values()]):
             sizes = self._likely_sizes([name for name, is_one in zip(axes, one, strict=True) if is_one])
             with suppress(GraphqError, _Anew):  # the graph may reject these sizes
-                if self._known(self._classes_like(tuple(map(size_class, sizes))), sizes) is None:
-                    self._made(sizes)
+                if main_thread().is_alive():  # Python is not ending
+                    self._ensured(sizes)
         with self._order.hold:
             for of in used:
                 _put_last(self.by_class, of, self.by_class.get(of, []), MAX_CLASSES)
@@ -139,17 +151,17 @@ class OpenPlans(Plans):
 
     def at(self, shapes: Shapes, arrays: Mapping[str, np.ndarray] | None = None) -> Runner | Staged:
         """The runner for inputs of these shapes (see `Plans.at`)."""
-        latest = self._latest
-        if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
-            return latest[1]  # these shapes are already the most recently used
-        made = self.by_shapes.get(shapes)
+        latest, kept = self._latest, self.by_shapes
+        made = kept.get(shapes)
+        if type(latest) is tuple and made is latest[1] and not self.constants.names:
+            return made  # these shapes are already the most recently used
         if made is None and not self.for_each_shape:
             made = self._at_sizes(self._places.sizes(shapes))
         if made is None:
             made = self._at_shapes(shapes, arrays or {})
         else:
             self.constants.of(arrays or {})  # raises InputError if the constants differ
-            self._keep_at(shapes, made)
+            self._keep_at(kept, shapes, made)
         self._latest = shapes, made
         return made
 
@@ -169,41 +181,64 @@ class OpenPlans(Plans):
                     with budget(self.options.memory):
                         made = self._planned(rebuild(), rebuild, symbols)
                     self.constants.keep(constants)
-                    self._keep_at(shapes, made)
+                    self._keep_at(self.by_shapes, shapes, made)
                 finally:
                     self._making.pop(shapes, None)
             self.constants.of(arrays)
         return made
 
     def _at_sizes(self, sizes: Sizes) -> Runner | None:
-        """The runner at these sizes, from a plan of their class, or from a new plan if no plan holds.
-
-        Returns None if the graph cannot have a plan with open sizes.
-        """
-        of = tuple(map(size_class, sizes))
-        # A model from a file makes no plan and waits for no compiler, if a plan of another class holds.
-        classes = self._classes_like(of) if self._from_file and self.grown is None else [of]
-        made = self._known(classes, sizes)
+        """The runner of a plan that holds at these sizes, or of a new plan; None if no plan can have open sizes."""
+        made, of = self._known(sizes), class_of(sizes)
         if made is None:
-            with self._making.setdefault(of, Lock()).hold, budget(self.options.memory):
-                try:
-                    made = self._known(classes, sizes)
-                    if made is None:
-                        made = self._new(of, sizes)
-                        if self.grown is not None:
-                            self.grown(self)
-                except _Anew:
-                    self.for_each_shape = True
+            try:
+                made = self._ensured(sizes)
+            except _Anew:
+                self.for_each_shape = True
+        elif class_of(made.made.sizes) != of and (os.getpid(), of) not in self._improved:
+            self._improved.add((os.getpid(), of))
+            background.start(partial(self._improve, sizes))
         return made
 
-    def _known(self, classes: Sequence[Sizes], sizes: Sizes) -> Runner | None:
+    def _ensured(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner:
+        """The runner of a plan of these classes (see `_known`), or of a new plan. Its kernels are compiled."""
+        with self._making.setdefault(class_of(sizes), Lock()).hold, budget(self.options.memory):
+            made = self._known(sizes, classes)
+            if made is None:
+                made = self._new(sizes)
+                made.prepare()
+                self._keep(made.made)
+                if self.grown is not None:
+                    self.grown(self)
+            return made
+
+    def _improve(self, sizes: Sizes) -> None:
+        """Read or make a plan for the class of these sizes; for a kept model also plans that other calls may need."""
+        try:
+            if self._from_file and self.grown is None:
+                self.all()
+            else:
+                self._ensured(sizes, [class_of(sizes)])
+            self.by_shapes = {}  # not `clear`: a call that has not ended may add another plan's runner to the old dict
+            if self.grown is not None:
+                self.covering()
+        except (GraphqError, _Anew) as e:
+            log.warning("%s: a plan for other sizes serves the sizes %s, because they have none: %s",
+                        self.signature.name, sizes, e)
+
+    def _known(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner | None:
+        """The runner of a plan of these `classes` that holds; by default of any class, if possible of the sizes' own.
+
+        Plans in a file are read only if no plan in memory holds.
+        """
         with budget(self.options.memory):
-            for of in classes:
-                for plan in self._of_class(of):
-                    made = plan.at(sizes, self._arenas, self.options.cache)
-                    if made is not None:
-                        self._keep(of, plan)
-                        return made
+            for read in (False, True):
+                for of in classes or self._classes_like(class_of(sizes)):
+                    for plan in self._of_class(of, read):
+                        made = plan.at(sizes, self._arenas, self.options.cache)
+                        if made is not None:
+                            self._keep(plan)
+                            return made
         return None
 
     def _classes_like(self, of: Sizes) -> list[Sizes]:
@@ -212,14 +247,14 @@ class OpenPlans(Plans):
                   if all(a == b or not is_single(min(a, b)) for a, b in zip(x, of, strict=True))]
         return sorted({of, *others}, key=lambda x: sum(abs(a - b) for a, b in zip(x, of, strict=True)))
 
-    def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
-        """Yield the existing plans of a class: first the plans in memory, then plans in a file, read one by one."""
+    def _of_class(self, of: Sizes, read: bool = True) -> Iterator[OpenPlan]:
+        """Yield the plans of a class: first the plans in memory, then, if `read`, plans of a file, one by one."""
         with self._order.hold:
             plans = list(self.by_class.get(of, ()))
         yield from plans
-        while True:
+        while read:
             with self._order.hold:
-                entry = next((x for x in self._unread if tuple(map(size_class, x[0])) == of), None)
+                entry = next((x for x in self._unread if class_of(x[0]) == of), None)
                 if entry is None:
                     return
                 plan = entry[1]()
@@ -230,17 +265,18 @@ class OpenPlans(Plans):
                 self.by_class.setdefault(of, []).append(plan)
             yield plan
 
-    def _new(self, of: Sizes, sizes: Sizes) -> Runner:
+    def _new(self, sizes: Sizes) -> Runner:
         """Make a plan and return its runner. The plan is made for the class's examples, or else for these sizes."""
+        of = class_of(sizes)
         with self._order.hold:  # so that no other thread moves the class meanwhile
             known = of in self.by_class
         if not known:
-            try:
-                made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
-            except GraphqError:  # the graph may reject the examples, but accept the sizes
-                made = None
-            if made is not None:
-                return made
+            with suppress(GraphqError):  # the graph may reject the examples, but accept the sizes
+                plan = self._made(examples(sizes))
+                made = plan.at(sizes, self._arenas, self.options.cache)
+                if made is not None:
+                    return made
+                self._keep(plan)
         because = dict.fromkeys(why_not(v.program, v.trace, sizes, self.names) for v in self.by_class.get(of, ()))
         try:
             plan = self._made(sizes)
@@ -262,6 +298,7 @@ class OpenPlans(Plans):
         batches = [name for name, (axis, rank) in zip(self.names, self._axes, strict=True) if axis == 0 and rank > 1]
         try:
             self._latest = self._made(self._likely_sizes(batches))
+            self._keep(self._latest)
         except GraphError:
             return
         except CompileError:  # `strict` refuses, or these sizes take too much memory
@@ -284,8 +321,8 @@ class OpenPlans(Plans):
         return tuple([chosen[name] for name in self.names])
 
     @collector_paused()
-    def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """Make a plan for the sizes `assumed`; it may also hold for other sizes. If `keep`, calls may use the plan."""
+    def _made(self, assumed: Sizes) -> OpenPlan:
+        """Make a plan for the sizes `assumed`; it may also hold for other sizes."""
         trace = Trace()
         leaves = list(map(trace.leaf, assumed, self._places.keys, self.names))
         # If the class has only one size, a plain number replaces the Size, and no guards are needed.
@@ -300,12 +337,10 @@ class OpenPlans(Plans):
         except (AttributeError, TypeError) as e:  # some code cannot compute with a Size
             log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
             raise _Anew from e
-        if keep:
-            self._keep(tuple(map(size_class, assumed)), plan)
         return plan
 
     def _made_again(self, plan: NativePlan) -> NativePlan:
-        return self._made(plan.sizes, keep=False)
+        return self._made(plan.sizes)
 
     def _runner(self, plan: NativePlan, like: Runner) -> Runner:
         assert isinstance(plan, OpenPlan)
@@ -324,14 +359,16 @@ class OpenPlans(Plans):
         constants = self.constants.kept if constants is None else constants
         return self._places.graph(self.source, shapes, constants)
 
-    def _keep(self, of: Sizes, plan: OpenPlan) -> None:
+    def _keep(self, plan: NativePlan) -> None:
+        assert isinstance(plan, OpenPlan)
+        of = class_of(plan.sizes)
         with self._order.hold:
             others = [v for v in self.by_class.get(of, ()) if v is not plan]
             _put_last(self.by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
 
-    def _keep_at(self, shapes: Shapes, made: Runner | Staged) -> None:
+    def _keep_at(self, kept: dict[Shapes, Runner | Staged], shapes: Shapes, made: Runner | Staged) -> None:
         with self._order.hold:
-            _put_last(self.by_shapes, shapes, made, MAX_SHAPES)
+            _put_last(kept, shapes, made, MAX_SHAPES)
 
 
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:

@@ -33,6 +33,11 @@ def size_class(size: int) -> int:
     return size if size < 2 else 2 + (size.bit_length() - 2) // 3
 
 
+def class_of(sizes: Sizes) -> Sizes:
+    """The class of each size."""
+    return tuple(map(size_class, sizes))
+
+
 def is_single(of: int) -> bool:
     """Whether a class has only one size. The size then equals `of`, the number of the class."""
     return of < 2

@@ -18,7 +18,7 @@ import numpy as np
 
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
-from graphq.base.platform import process_cores
+from graphq.base.platform import TARGET, process_cores
 from graphq.base.progress import progress
 from graphq.base.sizes import is_open
 from graphq.errors import CompileError
@@ -219,6 +219,11 @@ class Runner:
             self._raise(instance)
         self._pool.append(instance)
         return outs
+
+    def prepare(self) -> None:
+        """Wait until all kernels are compiled, so that the next run need not wait."""
+        if not TARGET:  # for another CPU, no kernel is loaded
+            self._pool.append(self._instance())
 
     def trace(self, inputs: Sequence[np.ndarray], runs: int) -> list[list[np.ndarray]]:
         """Run the plan on checked arrays, and record when and on which thread each piece of each step ran.

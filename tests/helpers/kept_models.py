@@ -5,6 +5,7 @@ import time
 import numpy as np
 
 import graphq as gq
+from graphq.model.open_plans import background
 
 FOUND = "compiled before, and kept in "
 
@@ -21,7 +22,8 @@ def same(x, y):
 
 
 def written():
-    """Wait until this process has written the models that it keeps."""
+    """Wait until this process has made plans in the background, and has written the models that it keeps."""
+    background.join()
     for thread in threading.enumerate():
         while thread.name == "graphq-keeping":
             try:

@@ -397,6 +397,7 @@ def test_plans_that_calls_add_are_kept(tmp_path, monkeypatch):
     first = compiled(tmp_path / "m.onnx")
     sizes = (1, 5, 70, 300)
     wanted = [first(feeds(first, n)) for n in sizes]
+    written()
     again = compiled(tmp_path / "m.onnx")
     assert again.origin.startswith(FOUND) and len(again.plans.all()) == len(first.plans.all()) > 2
     monkeypatch.setattr("graphq.passes.run_passes", None)
@@ -404,30 +405,9 @@ def test_plans_that_calls_add_are_kept(tmp_path, monkeypatch):
     monkeypatch.undo()
     wanted = first(feeds(first, 3000))
     assert same(again(feeds(again, 3000)), wanted)  # a plan that the file lacked; both write it
+    written()
     once_more = compiled(tmp_path / "m.onnx")
     assert len(once_more.plans.all()) == len(again.plans.all()) and same(once_more(feeds(again, 3000)), wanted)
-
-
-def test_each_thread_that_writes_follows_another(path, monkeypatch):
-    """Two callers add plans at once: the second starts its thread while the first starts its own."""
-    model = compiled(path)
-    place, start, done, followed = kept.Kept.of(path, None, 1), threading.Thread.start, [], []
-    monkeypatch.setattr(kept.Kept, "_write", lambda self, write, before: followed.append(before))
-    other = threading.Thread(target=lambda: place.start_writing(model.save))
-
-    def slow_start(thread):
-        if thread.name == "graphq-keeping" and not done:
-            done.append(thread)
-            start(other)
-            other.join(0.5)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", slow_start)
-    place.start_writing(model.save)
-    other.join()
-    written()
-    assert len(followed) == 2 and done[0] in followed
-    kept.writers.pop(place.digest)
 
 
 def test_models_count_in_the_folder(path, folder):

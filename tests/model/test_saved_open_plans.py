@@ -8,6 +8,7 @@ from artifacts import opened, sealed
 import graphq as gq
 from graphq.kernels.jit import cache, modules
 from graphq.model import saved_file as format
+from graphq.model.open_plans import background
 from graphq.plan.runtime import Runner
 
 
@@ -40,7 +41,9 @@ def test_plans_with_open_sizes(threads, tmp_path):
             assert again.explain() == f"{again.origin}\n{model.explain()}"
     again.plans.grown = lambda plans: None  # as of a kept model, whose calls add plans
     x = rows(300)
-    assert np.array_equal(again(x), model(x)) and len(again.plans.all()) > before
+    assert np.array_equal(again(x), model(x))
+    background.join()
+    assert len(again.plans.all()) > before
     packed = [b.data for p in again.plans.all() for b in p.plan.buffers if isinstance(b.data, np.ndarray)]
     large = [x for x in packed if x.nbytes >= 16 * 24]
     assert large and not any(x.flags.owndata for x in large)  # the new plan has the weights of the file, too
@@ -52,6 +55,9 @@ def test_a_model_from_a_file_runs_at_sizes_of_other_classes_without_a_new_plan(t
     model(rows(1))
     model(rows(40))
     model.save(tmp_path / "m")
+    for n in (300, 5, 2000):
+        model(rows(n))
+    background.join()
     wanted = {n: model(rows(n)) for n in (300, 5, 2000, 1, 40)}  # of plans of their own classes
     assert len(model.plans.all()) == 5
     again, compiled = gq.load_compiled(tmp_path / "m"), modules.statistics().compiled

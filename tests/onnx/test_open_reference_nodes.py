@@ -4,6 +4,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphq as gq
+from graphq.model.open_plans import background
 
 node = helper.make_node
 RNG = np.random.default_rng(0)
@@ -75,6 +76,7 @@ def test_a_second_size_takes_no_new_plan(name, tmp_path):
     for h, w in SIZES:
         x = RNG.standard_normal((1, 8, h, w)).astype(np.float32)
         got = compiled(x)
+        background.join()
         np.testing.assert_array_equal(got, compiled.formula(x), err_msg=str((h, w)))
         assert got.shape == gq.reference(graph, x).shape
     assert not compiled.plans.for_each_shape and set(plans(compiled)) == {1}, compiled.plans.classes()

@@ -1,0 +1,85 @@
+"""Work in the background: one task after another, each in a thread."""
+import os
+import threading
+
+import pytest
+
+from graphq.base.tasks import Tasks
+
+
+def test_tasks_run_in_order():
+    tasks, done = Tasks("some-tasks"), []
+    free = threading.Event()
+    tasks.start(free.wait)
+    for k in range(20):
+        tasks.start(lambda k=k: done.append((k, threading.current_thread().name)))
+    assert not done
+    free.set()
+    tasks.join()
+    assert done == [(k, "some-tasks") for k in range(20)]
+
+
+def test_a_task_that_starts_another_and_joins_does_not_wait_for_itself():
+    tasks, done = Tasks("some-tasks"), []
+
+    def first():
+        tasks.start(lambda: done.append(2))
+        tasks.join()
+        done.append(1)
+
+    tasks.start(first)
+    while len(done) < 2:
+        tasks.join()
+    assert done == [1, 2]
+
+
+def test_each_thread_follows_another(monkeypatch):
+    """Two callers add tasks at once: the second starts its thread while the first starts its own."""
+    tasks, start, begun, running, most = Tasks("some-tasks"), threading.Thread.start, [], [], []
+
+    def task():
+        running.append(1)
+        most.append(len(running))
+        running.pop()
+
+    other = threading.Thread(target=tasks.start, args=(task,))
+
+    def slow_start(thread):
+        if thread.name == "some-tasks" and not begun:
+            begun.append(thread)
+            start(other)
+            other.join(0.2)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    tasks.start(task)
+    other.join()
+    tasks.join()
+    assert most == [1, 1]
+
+
+def test_a_task_runs_here_if_no_thread_can_be_started(monkeypatch):
+    tasks, done = Tasks("some-tasks"), []
+
+    def full(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    tasks.start(lambda: done.append(threading.current_thread()))
+    tasks.join()
+    assert done == [threading.current_thread()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_the_child_of_a_fork_drops_the_tasks_of_its_parent():
+    tasks, done, free = Tasks("some-tasks"), [], threading.Event()
+    tasks.start(free.wait)
+    child = os.fork()
+    if child == 0:
+        tasks.join()
+        tasks.start(lambda: done.append(1))
+        tasks.join()
+        os._exit(0 if done == [1] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    free.set()
+    tasks.join()
