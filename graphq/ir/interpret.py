@@ -43,18 +43,24 @@ class GraphInput:
         return self.type.dtype
 
 
+CHECK_SHAPES = "check_shapes"
+"""The key in a graph's `meta` for a function that raises InputError if the graph does not take its inputs' shapes."""
+
+
 class Signature(NamedTuple):
-    """A graph's name, its inputs, and the types of its outputs by name."""
+    """A graph's name, its inputs, the types of its outputs by name, and the function for CHECK_SHAPES."""
 
     name: str
     inputs: tuple[GraphInput, ...]
     outputs: Mapping[str, TensorType]
+    check_shapes: Callable[..., None] | None = None
 
     @classmethod
     def of(cls, graph: Graph) -> "Signature":
         """The signature of `graph`."""
         return cls(graph.name, tuple([GraphInput(v.name or "", v.type, v.property) for v in graph.inputs]),
-                   {name: v.type for name, v in zip(graph.output_names, graph.outputs, strict=True)})
+                   {name: v.type for name, v in zip(graph.output_names, graph.outputs, strict=True)},
+                   graph.meta.get(CHECK_SHAPES))
 
 
 FOLDED = 1 << 16
@@ -297,6 +303,9 @@ def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str
     for value in graph.inputs:
         name = str(value.name)
         out[name] = check_array(name, value.type, given[name])
+    signature = Signature.of(graph) if isinstance(graph, Graph) else graph
+    if signature.check_shapes is not None:
+        signature.check_shapes([x.shape for x in out.values()])
     return out
 
 

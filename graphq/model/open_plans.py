@@ -155,6 +155,8 @@ class OpenPlans(Plans):
         made = kept.get(shapes)
         if type(latest) is tuple and made is latest[1] and not self.constants.names:
             return made  # these shapes are already the most recently used
+        if made is None and self.signature.check_shapes is not None:
+            self.signature.check_shapes(shapes)
         if made is None and not self.for_each_shape:
             made = self._at_sizes(self._places.sizes(shapes))
         if made is None:

@@ -74,7 +74,7 @@ def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | 
         passes = pipeline.names_of(options.passes)
     writer = Writer()
     graph = writer.of(of.source)
-    name, inputs, outputs = of.signature
+    name, inputs, outputs = of.signature[:3]
     made = _of_plans(writer, plans if plans is not None else of.covering() if key is None else of.all())
     for module in modules_of_team() if made and key is None else ():
         writer.module(module)

@@ -1,15 +1,22 @@
 """The backend "graphq" of `torch.compile`: Dynamo's graphs become programs, and these become compiled models."""
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
+from torch import fx
 
 from graphq.errors import GraphError
 from graphq.torch.model import TorchModel
 from graphq.torch.program import convert
 
 log = logging.getLogger("graphq")
+
+MOST_CHANGES = 2
+"""A parameter or buffer that has changed so many times between calls is an input of the graph from then on."""
 
 
 def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
@@ -18,9 +25,8 @@ def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | 
     Options are passed to `graphq.compile`. With the option `fallback`, a graph that graphq cannot compile runs in
     PyTorch, and a log message gives the reason; without it, the error is raised. Results have no gradients.
 
-    Parameters and buffers are constants, which are read at the first call. The graph is compiled again if a tensor with
-    other memory replaces one. After a change in place, such as a step of an optimizer, `torch.compiler.reset()` makes
-    the next call read them again.
+    Parameters and buffers are constants. If one of them is replaced or changes in place, the next call compiles the
+    graph again, or the graph takes the tensor as an input if it changes again and again.
     """
     if torch.is_grad_enabled() and any(isinstance(x, torch.nn.Parameter) and x.requires_grad for x in inputs):
         log.warning("graphq computes no gradients: call the compiled module in torch.no_grad()")
@@ -33,56 +39,100 @@ class _Compiled:
 
     def __init__(self, module: Any, inputs: Sequence[Any], fallback: bool, options: Mapping[str, Any]) -> None:
         self.module, self.fallback, self.options = module, fallback, options
-        places = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.places = [n for n in module.graph.nodes if n.op == "placeholder"]
         # Dynamo names the buffers of a module so; if it did not, they would be inputs
-        self.names = {k: n.name for k, n in enumerate(places)
-                      if isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name}
-        shapes = {k: n.meta["example_value"].shape for k, n in enumerate(places) if isinstance(inputs[k], torch.Tensor)
-                  and k not in self.names}
-        self.taken = [*shapes]
-        axes = {str(d): (k, axis) for k, shape in shapes.items() for axis, d in enumerate(shape)}
-        self.sizes = {k: axes.get(str(n.meta["example_value"])) for k, n in enumerate(places)
-                      if not isinstance(inputs[k], torch.Tensor)}
-        dynamic = torch.export.Dim.AUTO
-        self.dynamic = tuple({axis: dynamic for axis, d in enumerate(shape) if isinstance(d, torch.SymInt)}
-                             for shape in shapes.values())
-        self.memory: list[int] | None = None
+        self.constants = [k for k, n in enumerate(self.places)
+                          if isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name]
+        self.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        self.changes, self.live = Counter[int](), set[int]()
+        self.state: list[Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        if self.memory != (memory := [args[k].data_ptr() for k in self.names]):
-            self.run, self.memory = self._compiled(args), memory
+        if self.state != (state := self._state(args)):
+            self.changes.update(k for k, old, new in zip(self.constants, self.state or state, state, strict=True)
+                                if old != new)
+            self.constants = [k for k in self.constants if self.changes[k] < MOST_CHANGES]
+            self.run = self._compiled(args)
+            self.state = self._state(args)
         return self.run(*args)
+
+    def _state(self, args: Sequence[Any]) -> list[Any]:
+        """The memory of each constant, and its count of changes in place, unless the graph itself reads the memory."""
+        return [(args[k].data_ptr(), k in self.live or args[k].is_inference() or args[k]._version)
+                for k in self.constants]
 
     def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
         """A function of the arguments; PyTorch's execution if graphq cannot compile the graph and may fall back."""
+        examples = {k: n.meta["example_value"] for k, n in enumerate(self.places) if k not in self.constants}
+        taken = [k for k in examples if isinstance(args[k], torch.Tensor)]
+        axes = {str(d): (k, axis) for k in taken for axis, d in enumerate(examples[k].shape)}
+        sizes = {k: axes.get(str(x)) for k, x in examples.items() if k not in taken}
+        dynamic = torch.export.Dim.AUTO
+        shapes = tuple({axis: dynamic for axis, d in enumerate(examples[k].shape) if isinstance(d, torch.SymInt)}
+                       for k in taken)
         try:
-            if None in self.sizes.values():
+            if None in sizes.values():
                 raise GraphError("a number that is no size changes from call to call: pass a tensor instead")
-            with torch.no_grad():
-                program = torch.export.export(_Frozen(self, args), tuple(args[k] for k in self.taken),
-                                              dynamic_shapes=(self.dynamic,))
-            model = TorchModel(convert(program), **self.options)
+            frozen = _Frozen(self, args, taken, sizes)
+            with torch.no_grad(), torch.autocast("cpu", enabled=False):
+                program = torch.export.export(frozen, tuple(args[k].detach() for k in taken), dynamic_shapes=(shapes,))
+            model = TorchModel(convert(frozen.with_places(program)), **self.options)
         except Exception as e:  # torch.export raises errors of many classes
             if not self.fallback:
                 raise
             log.warning("a graph of Dynamo runs in PyTorch, because of %s: %s", type(e).__name__, e)
             run: Callable[..., Any] = self.module
             return run
-        return lambda *args: model(*[args[k] for k in self.taken])
+        changed = {buffer.data_ptr() for buffer in model.calling.buffers}
+        self.live = {k for k in self.constants if args[k].data_ptr() in changed}
+        return lambda *args: model(*[args[k] for k in taken])
+
+
+class _Call(torch.nn.Module):
+    """A call of a function, which has its own path in a program."""
+
+    def forward(self, function: Callable[[], Any]) -> Any:
+        """Call the function."""
+        return function()
 
 
 class _Frozen(torch.nn.Module):
     """Dynamo's graph as a module: parameters and buffers are its own, and sizes come from the shapes of inputs."""
 
-    def __init__(self, compiled: _Compiled, inputs: Sequence[Any]) -> None:
+    def __init__(self, compiled: _Compiled, inputs: Sequence[Any], taken: Sequence[int],
+                 sizes: Mapping[int, Any]) -> None:
         super().__init__()
-        self.inner, self.compiled, self.count = compiled.module, compiled, len(inputs)
-        for k, name in compiled.names.items():
+        self.graph, self.autocast, self.taken, self.sizes = compiled.module, compiled.autocast, taken, sizes
+        self.names = {k: compiled.places[k].name for k in compiled.constants}
+        self.calls = torch.nn.ModuleDict({n.name: _Call() for n in compiled.module.graph.nodes})
+        for k, name in self.names.items():
             self.register_buffer(name, inputs[k].detach())
 
     def forward(self, *given: Any) -> Any:
         """Call the graph; `given` are the inputs that are not constants."""
-        args = dict(zip(self.compiled.taken, given, strict=True))
-        args |= {k: args[place[0]].shape[place[1]] for k, place in self.compiled.sizes.items() if place is not None}
-        args |= {k: getattr(self, name) for k, name in self.compiled.names.items()}
-        return self.inner(*(args[k] for k in range(self.count)))
+        args = dict(zip(self.taken, given, strict=True))
+        args |= {k: args[place].shape[axis] for k, (place, axis) in self.sizes.items()}
+        args |= {k: getattr(self, name) for k, name in self.names.items()}
+        with nullcontext() if self.autocast is None else torch.autocast("cpu", self.autocast):
+            return _Interpreter(self).run(*(args[k] for k in sorted(args)))
+
+    def with_places(self, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+        """The program, in which calls have the paths and the source of the user's modules."""
+        places = {f"calls.{n.name}": n.meta for n in self.graph.graph.nodes}
+        for node in program.graph.nodes:
+            for path, _ in [*node.meta.get("nn_module_stack", {}).values()]:
+                node.meta.update({key: places[path].get(key) for key in ("nn_module_stack", "stack_trace")}
+                                 if path in places else {})
+        return program
+
+
+class _Interpreter(fx.Interpreter):
+    """Call each node of a graph in a module that is named after the node."""
+
+    def __init__(self, frozen: _Frozen) -> None:
+        super().__init__(frozen.graph)
+        self.calls = frozen.calls
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Call a node."""
+        return self.calls[n.name](partial(super().run_node, n))

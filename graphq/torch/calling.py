@@ -17,11 +17,10 @@ TORCH_TYPES = {dtype_of(dtype).numpy: dtype for dtype in VIEWED}
 
 
 class OpenSize(NamedTuple):
-    """An open size: the leaf and the axis that it is read from, and its symbol and range in the program."""
+    """An open size: the leaf and the axis that it is read from, and its range in the program."""
 
     argument: int
     axis: int
-    symbol: str
     least: int
     most: float
 
@@ -32,7 +31,8 @@ class Calling(NamedTuple):
     For each leaf of the arguments, `arguments` has the class Tensor if it is an input of the graph, otherwise the value
     that the program was exported with. The graph's first inputs are `buffers`, tensors of the module that the program
     changes; its first outputs are new values for `changed`: buffers, and arguments by their number. For each leaf of
-    the result, `results` has its kind: "tensor", "number" or None. `sizes` are the open sizes of the arguments.
+    the result, `results` has its kind: "tensor", "number" or None. `sizes` are the open sizes of the arguments, and
+    `guards` functions of the leaves that raise AssertionError for sizes that the program was not exported for.
     """
 
     in_spec: Any
@@ -42,6 +42,7 @@ class Calling(NamedTuple):
     changed: tuple[torch.Tensor | int, ...]
     results: tuple[str | None, ...]
     sizes: tuple[OpenSize, ...]
+    guards: tuple[Callable[..., Any], ...]
 
     @staticmethod
     def in_graph(graph: Graph) -> "Calling":
@@ -71,7 +72,6 @@ class Calling(NamedTuple):
             if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
                 raise InputError("inputs must be tensors on the CPU, got "
                                  f"{x.device if isinstance(x, torch.Tensor) else type(x).__name__}")
-        self._check_sizes(leaves)
         found = iter(run(*map(array_of, (*self.buffers, *taken))))
         for target in self.changed:
             old = leaves[target] if isinstance(target, int) else target
@@ -79,18 +79,20 @@ class Calling(NamedTuple):
         return self.out_spec.unflatten([None if kind is None else tensor_of(next(found)) if kind == "tensor" else
                                         next(found).item() for kind in self.results])
 
-
-    def _check_sizes(self, leaves: Sequence[Any]) -> None:
-        """Raise InputError for a size outside the program's range, or for two sizes that must be equal."""
-        known: dict[str, int] = {}
+    def check_shapes(self, shapes: Sequence[Sequence[int]]) -> None:
+        """Raise InputError for shapes of the graph's inputs that the program was not exported for."""
+        given = iter(shapes[len(self.buffers):])
+        leaves = [torch.empty(next(given), device="meta") if x is torch.Tensor else x for x in self.arguments]
         for size in self.sizes:
-            n = leaves[size.argument].shape[size.axis] if leaves[size.argument].ndim > size.axis else None
-            if n is not None and not size.least <= n <= size.most:
+            n = leaves[size.argument].shape[size.axis]
+            if not size.least <= n <= size.most:
                 raise InputError(f"argument {size.argument} has size {n} along axis {size.axis}: the program was "
                                  f"exported for {size.least} to {size.most:g}")
-            if n is not None and known.setdefault(size.symbol, n) != n:
-                raise InputError(f"argument {size.argument} has size {n} along axis {size.axis}: the program needs "
-                                 f"{known[size.symbol]}, as in another argument")
+        for guard in self.guards:
+            try:
+                guard(*leaves)
+            except AssertionError as e:
+                raise InputError(f"the program was not exported for these sizes: {e}") from None
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -24,16 +24,16 @@ class TorchModel:
     """A compiled program: `model(*args, **kwargs)` takes and returns tensors, in the structure of the example inputs.
 
     Contiguous tensors on the CPU are not copied, nor are results. Results have no gradients. `compiled` is the
-    CompiledGraph, for `explain`, `profile` and other methods.
+    CompiledGraph, for `explain`, `profile` and other methods, and `calling` the structure of arguments and results.
     """
 
     def __init__(self, graph: Graph, **options: Any) -> None:
-        self._calling = Calling.in_graph(graph)
+        self.calling = Calling.in_graph(graph)
         self.compiled = compile(graph, **options)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the model. Raises InputError for arguments that do not have the structure of the example inputs."""
-        return self._calling.call(self._run, args, kwargs)
+        return self.calling.call(self._run, args, kwargs)
 
     def _run(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:
         return named_outputs(self.compiled.outputs, self.compiled(*arrays)).values()
@@ -45,6 +45,9 @@ def compile_module(source: Any, example_inputs: Sequence[Any] | None, kwargs: Ma
     if isinstance(source, torch.nn.Module) and example_inputs is not None:
         if source.training:
             raise GraphError(f"{type(source).__name__} is in training mode: call its method eval() first")
+        if torch.is_autocast_enabled("cpu"):
+            raise GraphError("autocast is on, and a program does not state it: write `with torch.autocast` in the "
+                             "module's forward, or use torch.compile(module, backend=\"graphq\")")
         try:
             with torch.no_grad():
                 source = torch.export.export(source, tuple(example_inputs), dict(kwargs or {}),

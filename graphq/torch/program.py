@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from graphq.dtypes import as_dtype
 from graphq.errors import CompileError, GraphError
 from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
+from graphq.ir.interpret import CHECK_SHAPES
 from graphq.onnx.importers.importer import MALFORMED
-from graphq.onnx.module_names import names_of_calls
+from graphq.onnx.module_names import NOWHERE, names_of_calls
 from graphq.torch.calling import CALLING, Calling, OpenSize
 from graphq.torch.operators.decompositions import call_key, decomposed, table
 from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
@@ -112,11 +114,11 @@ class _Conversion:
             return val
         if not isinstance(val, torch.Tensor):
             raise GraphError(f"input '{node.name}' is {type(val).__name__} ({spec.kind.name}): inputs must be tensors")
-        dims = [d if isinstance(d, int) else None for d in val.shape]
+        dims = [int(d) if is_concrete_int(d) else None for d in val.shape]
         for axis, d in enumerate(val.shape):
-            limits = self.ranges.get(str(d)) if is_input and not isinstance(d, int) else None
+            limits = self.ranges.get(str(d)) if is_input and dims[axis] is None else None
             if limits is not None:
-                self.sizes.append(OpenSize(len(self.arguments) - 1, axis, str(d), *limits))
+                self.sizes.append(OpenSize(len(self.arguments) - 1, axis, *limits))
         name = node.name if is_input else spec.target if spec.target not in self.given else f"{spec.target}.buffer"
         return self.graph.input(name, dtype=dtype_of(val.dtype), shape=dims)
 
@@ -159,15 +161,18 @@ class _Conversion:
         if name in INLINED:
             at = next(k for k, x in enumerate(args) if isinstance(x, fx.GraphModule))
             return self._run(args[at], args[at + 1:])
+        if name == "cond":  # branches have no effects, so both are computed
+            found = [self._run(branch, args[3]) for branch in args[1:3]]
+            return [self.graph.select(args[0], yes, no) for yes, no in zip(*found, strict=True)]
         function = not hasattr(target, "namespace")
         if function and not any(isinstance(x, Value) for x in args):
             return target(*args)
-        nodes = dict(zip(("input", "other"), node.args, strict=True)) if function else \
+        nodes = dict(zip(("input", "other"), node.args, strict=False)) if function else \
             node.normalized_arguments(self.program.graph_module, normalize_to_only_use_kwargs=True).kwargs
         first = len(self.graph.nodes)
         call = AtenCall(self.graph, node, nodes, self._values(nodes), _role(name), self.names.get(node, node.name))
         importer = _importer(node)
-        result = None if importer is None else importer(call)
+        result = None if importer is None else call.imported(importer)
         result = call.results(self._decomposed(node) if result is None else result)
         self._label(call.name, result, first)
         if _changes(node):
@@ -229,9 +234,16 @@ class _Conversion:
         self.graph.set_outputs([*outputs.values()], [*outputs])
         self.graph.prune()
         specs = self.program.call_spec
-        self.graph.meta = {**self.graph.meta, CALLING: Calling(
-            specs.in_spec, specs.out_spec, tuple(self.arguments.values()), tuple(self.buffers.values()),
-            tuple(changed), tuple(kinds), tuple(self.sizes))}
+        calling = Calling(specs.in_spec, specs.out_spec, tuple(self.arguments.values()), tuple(self.buffers.values()),
+                          tuple(changed), tuple(kinds), tuple(self.sizes), _guards(self.program) if self.sizes else ())
+        self.graph.meta = {**self.graph.meta, CALLING: calling, **(
+            {CHECK_SHAPES: calling.check_shapes} if self.sizes else {})}
+
+
+def _guards(program: torch.export.ExportedProgram) -> tuple[Any, ...]:
+    """The functions that PyTorch calls with a program's arguments to check their sizes."""
+    module = program.module()
+    return tuple(module.get_submodule(str(n.target)) for n in module.graph.nodes if n.op == "call_module")
 
 
 def _limits(found: Any) -> tuple[int, float]:
@@ -259,8 +271,8 @@ def _role(name: str) -> str:
 
 def _path(node: Any) -> str:
     """The path of the module that a node is from: `blocks.0.attn`."""
-    stack = list(node.meta.get("nn_module_stack", {}).values())
-    return re.sub(r"@\d+$", "", stack[-1][0]) if stack else ""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return re.sub(rf"^L\['\w+'\]\.?|@\d+$|^{NOWHERE}$", "", stack[-1][0]) if stack else ""
 
 
 def _place(node: Any) -> str:

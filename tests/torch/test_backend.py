@@ -87,6 +87,70 @@ def test_weights_that_change_are_used():
     assert not torch.equal(before, after[0])
 
 
+def test_changes_in_place_between_calls_are_seen():
+    """A graph reads a buffer that code after a graph break changes; weights change by an optimizer or a file."""
+    class Steps(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+            self.register_buffer("step", torch.ones(4))
+
+        def forward(self, x):
+            y = self.fc(x) * self.step
+            torch._dynamo.graph_break()
+            self.step.add_(1)
+            return y.relu()
+
+    mine, theirs = Steps().eval(), Steps().eval()
+    theirs.load_state_dict(mine.state_dict())
+    model = torch.compile(mine, backend=backend)
+    for k in range(5):
+        torch.testing.assert_close(model(image()), theirs(image()))
+        if k == 2:
+            mine.fc.weight.mul_(2)
+            theirs.load_state_dict(mine.state_dict())
+    assert mine.step.tolist() == [6] * 4
+
+
+def test_autocast_around_a_model():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+    model = torch.compile(net, backend=backend)
+    torch.testing.assert_close(model(image()), net(image()))
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = model(image()), net(image())
+        with pytest.raises(gq.GraphError, match="autocast is on"):
+            gq.torch.compile(net, (image(),))
+    assert got.dtype == want.dtype == torch.bfloat16
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_layers_that_pytorch_fuses_without_gradients(first):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=first,
+                                             activation="gelu" if first else "relu")
+    net = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    attend = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x, absent = torch.randn(3, 5, 8), torch.arange(5) > torch.tensor([[4], [2], [3]])
+    future = torch.ones(5, 5, dtype=torch.bool).triu(1)
+
+    def run(net, attend):
+        return (net(x), net(x, src_key_padding_mask=absent)[~absent], net(x, mask=future),
+                net(x, future, absent)[~absent], *attend(x, x, x))
+
+    torch.testing.assert_close(run(torch.compile(net, backend=backend), torch.compile(attend, backend=backend)),
+                               run(net, attend), rtol=1e-5, atol=1e-6)
+
+
+def test_errors_and_values_have_the_paths_of_modules():
+    class Det(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.det(x)
+
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(Det())).eval()
+    with pytest.raises(gq.GraphError, match=r"linalg_det.default in module '1.0' \(File .*test_backend.py"):
+        torch.compile(net, backend=backend)(torch.eye(3))
+
+
 def test_functions_and_options():
     model = torch.compile(lambda x: torch.relu(x) @ x.T, backend=backend, options={"threads": 1, "isa": "scalar"})
     torch.testing.assert_close(model(torch.eye(4)), torch.eye(4))

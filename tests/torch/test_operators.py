@@ -205,6 +205,27 @@ def places(x, w, b):
             F.adaptive_avg_pool3d(x[None].permute(0, 4, 1, 2, 3), 1), F.adaptive_avg_pool3d(x[None], (2, 3, 1)))
 
 
+@case(torch.tensor([[800.0, 900, -900], [-1e5, -1e5, -2e5], [float("inf"), 1, 2], [1e-9, -1e-8, 1e-6],
+                    [-1, 0, 1e-3], [-0.9999, 3e38, -88]]))
+def of_extremes(x):
+    """Functions that must neither overflow on the way nor lose the digits of small numbers."""
+    return x.logsumexp(1), x.logsumexp(1, True), x.log1p(), x.expm1()
+
+
+@case(X[0], INTS[0] % 3)
+def assigned(x, i):
+    def put(where):
+        y = x.clone()
+        y[where] = 7
+        return y
+
+    new, ways = x.flip(0) * 2, ("sum", "prod", "mean", "amax", "amin")
+    return (*(put(slice(*s)) for s in ((2, 1), (-1, -3), (0, 2), (None, None, 2), (1, 9, 2), (-2, None))),
+            *(x.scatter_reduce(0, i, new, way, include_self=self) for way in ways for self in (True, False)),
+            x.median(), *x.median(1), torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+            torch.cond(x.sum() < 0, lambda v: v.sin(), lambda v: v.cos(), (x,)))
+
+
 def results(graph, inputs):
     found = gq.reference(graph, *(x.numpy() for x in inputs))
     return list(found.values()) if isinstance(found, dict) else [found]

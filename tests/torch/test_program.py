@@ -3,10 +3,10 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from torch_modules import torch
+from torch_modules import Module, torch
 
 import graphq as gq
-from graphq.torch.operators.importer import array_of
+from graphq.torch.operators.importer import OPERATORS, array_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 nn, F = torch.nn, torch.nn.functional
@@ -122,15 +122,6 @@ def test_parameters_are_not_copied_and_tied_weights_are_one_constant():
     assert not weights[0].data.flags.writeable
 
 
-class Module(nn.Module):
-    def __init__(self, f):
-        super().__init__()
-        self.f = f
-
-    def forward(self, *inputs):
-        return self.f(*inputs)
-
-
 def converted(f, *inputs, **options):
     return gq.from_torch(export(Module(f), inputs, **options))
 
@@ -178,6 +169,73 @@ def test_a_reshape_of_two_open_sizes_at_other_places():
         x = torch.randn(*shape)
         for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
             np.testing.assert_array_equal(got, want.numpy())
+
+
+def test_numbers_that_follow_from_open_sizes():
+    def f(x):
+        n = x.shape[0]
+        return (x * n ** -0.5, x / (n / 7), torch.arange(n, 2 * n) + x[:, 0], x * torch.sym_float(n),
+                F.pad(x, (0, 0, 0, 16 - n)), F.pad(x, (0, n)))
+
+    graph = converted(f, torch.randn(3, 4), dynamic_shapes=(({0: Dim("n", max=16)},),))
+    for n in (1, 3, 16):
+        x = torch.randn(n, 4)
+        for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_cells_with_an_open_batch(kind):
+    torch.manual_seed(0)
+    cell, rows = getattr(nn, kind)(4, 6).eval(), {0: Dim("rows")}
+    given = (torch.randn(3, 4), (torch.randn(3, 6), torch.randn(3, 6)) if kind == "LSTMCell" else torch.randn(3, 6))
+    rows = rows, (rows, rows) if kind == "LSTMCell" else rows
+    model = gq.torch.compile(cell, given, dynamic_shapes=rows)
+    for n in (1, 5):
+        x, h = torch.randn(n, 4), torch.randn(n, 6)
+        h = (h, h.sin()) if kind == "LSTMCell" else h
+        torch.testing.assert_close(model(x, h), cell(x, h), rtol=1e-5, atol=1e-6)
+
+
+def test_a_program_that_its_example_has_specialized_refuses_other_sizes():
+    def float_of_size(x):
+        return x * float(x.shape[0])
+
+    def part(x):
+        return x[:int(x.shape[0] / 2)]
+
+    for f in (float_of_size, part):
+        model = gq.torch.compile(Module(f).eval(), (torch.ones(4, 3),), dynamic_shapes=(({0: Dim.AUTO},),))
+        torch.testing.assert_close(model(torch.ones(4, 3)), f(torch.ones(4, 3)))
+        with pytest.raises(gq.InputError, match=r"must be f32\[4,3\]|not exported for these sizes.*== 2"):
+            model(torch.ones(6, 3))
+
+
+def test_an_argument_that_an_importer_does_not_read_is_refused(monkeypatch):
+    """As if the importer of gelu forgot `approximate`."""
+    monkeypatch.setitem(OPERATORS, "aten.gelu", lambda c: c.Gelu(c.x))
+
+    class Net(nn.Module):
+        def __init__(self, how):
+            super().__init__()
+            self.act = nn.GELU(how)
+
+        def forward(self, x):
+            return self.act(x)
+
+    gq.from_torch(export(Net("none"), (torch.ones(2),)))
+    with pytest.raises(gq.GraphError, match=r"aten.gelu.default in module 'act'.*argument approximate=tanh is not"):
+        gq.from_torch(export(Net("tanh"), (torch.ones(2),)))
+
+
+def test_functions_of_narrow_floats_are_computed_in_f32():
+    x = torch.randn(2, 40).abs().to(torch.bfloat16)
+    for f in (torch.exp2, torch.log10, torch.log2, torch.expm1, torch.log1p):
+        (got,), want = [gq.reference(converted(f, x), array_of(x))], f(x)
+        assert got.dtype == array_of(want).dtype
+        np.testing.assert_allclose(got.astype(np.float32), want.float().numpy(), rtol=2 ** -7)
+    got = gq.reference(converted(torch.atan2, x[0], x[1]), *map(array_of, x))
+    np.testing.assert_allclose(got.astype(np.float32), torch.atan2(*x).float().numpy(), rtol=2 ** -7)
 
 
 def test_variants_of_operators_keep_their_arguments():

@@ -7,7 +7,7 @@ import torch
 from graphq.dtypes import bf16, boolean, f16, f32, s8, s32, u8
 from graphq.ir import Value
 from graphq.ops.rules import FLOATS
-from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports
+from graphq.torch.operators.importer import NUMBERS, AtenCall, Result, dtype_of, imports
 
 SAME = ("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor HardSwish IsInf IsNaN Log Mish Neg "
         "Reciprocal Relu Sigmoid Sign Sin Sinh Softsign Sqrt Tan Tanh")
@@ -19,7 +19,7 @@ RENAMED = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum"
 
 LOGIC = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 REDUCTIONS = {"mean": "ReduceMean", "sum": "ReduceSum", "amax aten.max.default": "ReduceMax", "prod": "ReduceProd",
-              "amin aten.min.default": "ReduceMin", "logsumexp": "ReduceLogSumExp"}
+              "amin aten.min.default": "ReduceMin"}
 
 
 def common(c: AtenCall, *names: str) -> list[Value]:
@@ -33,7 +33,7 @@ def common(c: AtenCall, *names: str) -> list[Value]:
     if dtype in (bf16, f16) and any(isinstance(fake, int | float) for fake in fakes):
         dtype = f32
     tensor = isinstance(c.fake(), torch.Tensor)
-    return [c.scalar(c[name], dtype) if tensor and isinstance(fake, torch.SymInt) else c.value(c[name], dtype)
+    return [(c.scalar if tensor and type(fake) in NUMBERS else c.value)(c[name], dtype)
             for name, fake in zip(names, fakes, strict=True)]
 
 
@@ -43,7 +43,7 @@ def lanewise(op_type: str, c: AtenCall, **attrs: Any) -> Result:
     op_type = op_type if c.dtype() != boolean else {"Add": "Or", "Mul": "And"}.get(op_type, op_type)
     if c["alpha"] not in (None, 1):
         operands[1] = c.Mul(operands[1], c["alpha"])
-    return c.value(c.onnx(op_type, *operands, **attrs))
+    return c.onnx(op_type, *operands, **attrs)
 
 
 def logical(op_type: str, c: AtenCall) -> Result:
@@ -83,8 +83,9 @@ def truncated(c: AtenCall, x: Value) -> Result:
 
 def convert(c: AtenCall) -> Result:
     """Import a conversion to the result's dtype; fusions match 8-bit integers that a dequantize converts."""
+    c.read.add("other")  # a tensor, of which the element type is taken
     integers = c.x.dtype in (s8, u8) and c.dtype() in FLOATS
-    return c.value(c.graph.dequantize(c.x, scales=[1.0]) if integers else c.x)
+    return c.graph.dequantize(c.x, scales=[1.0]) if integers else c.x
 
 
 imports({op_type.lower(): partial(lanewise, op_type) for op_type in SAME.split()})
@@ -93,14 +94,14 @@ imports({f"logical_{name} bitwise_{name} __{name}__": partial(logical, op_type) 
 imports({names: partial(reduction, op_type) for names, op_type in REDUCTIONS.items()})
 imports({
     "alias clone detach lift_fresh_copy": lambda c: c.x,
-    "any": lambda c: c.value(reduction("ReduceMax", c, c.value(c.value(c.x, boolean), s32))),
+    "any": lambda c: reduction("ReduceMax", c, c.value(c.value(c.x, boolean), s32)),
     "argmax": lambda c: None if c["dim"] is None else c.ArgMax(c.x, axis=c["dim"], keepdims=int(c["keepdim"])),
     "argmin": lambda c: None if c["dim"] is None else c.ArgMin(c.x, axis=c["dim"], keepdims=int(c["keepdim"])),
     "clamp clamp_min clamp_max": lambda c: limited(c, c["min"], c["max"]),
     "cumsum": lambda c: c.graph.cum_sum(c.value(c.x), axis=c["dim"]),
     "cumprod": lambda c: c.graph.cum_prod(c.value(c.x), axis=c["dim"]),
-    "div floor_divide": lambda c: c.value(div(c)),
-    "dropout": lambda c: None if c["train"] and c["p"] else c.x,
+    "div floor_divide": div,
+    "dropout": lambda c: None if all([c["train"], c["p"]]) else c.x,
     "elu": lambda c: None if c["input_scale"] != 1 else c.Mul(c.Elu(c.x, alpha=float(c["alpha"])), c["scale"]),
     "fmod": lambda c: lanewise("Mod", c, fmod=1),
     "gelu": lambda c: c.Gelu(c.x, approximate=c["approximate"]),
@@ -108,23 +109,22 @@ imports({
     "hardtanh": lambda c: limited(c, c["min_val"], c["max_val"]),
     "leaky_relu": lambda c: c.LeakyRelu(c.x, alpha=float(c["negative_slope"])),
     "linalg_vector_norm": lambda c: reduction(f"ReduceL{c['ord']:g}", c) if c["ord"] in (1, 2) else None,
-    "log1p": lambda c: c.Log(c.Add(c.x, 1)),
     "masked_fill": lambda c: c.Where(c["mask"], c.value(c["value"]), c.x),
     "ne": lambda c: c.Not(lanewise("Equal", c)),
     # a square is a product, so integers stay exact
-    "pow": lambda c: c.Mul(c.x, c.x) if c["exponent"] in (2, 2.0) else c.value(
-        c.Pow(*common(c, "input", "exponent"))),
+    "pow": lambda c: c.Mul(c.x, c.x) if c["exponent"] in (2, 2.0) else c.Pow(
+        *common(c, *c.args)),
     "prelu": lambda c: c.graph.prelu(c.x, c["weight"], data_format="NCX"),
     "aten.round.default": lambda c: c.Round(c.x),
     "rsqrt": lambda c: c.Reciprocal(c.Sqrt(c.value(c.x))),
     "silu": lambda c: c.Mul(c.x, c.Sigmoid(c.x)),
-    "softmax _softmax _safe_softmax": lambda c: c.Softmax(c.value(c.x), axis=c["dim"]),
+    "softmax _softmax": lambda c: c.Softmax(c.value(c.x), axis=c["dim"]),
     "log_softmax _log_softmax": lambda c: c.LogSoftmax(c.value(c.x), axis=c["dim"]),
-    "softplus": lambda c: None if c["threshold"] < 20 else c.value(
-        c.graph.softplus(c.value(c.x, f32), beta=float(c["beta"]))),
+    "softplus": lambda c: None if c["threshold"] < 20 else c.graph.softplus(
+        c.value(c.x, f32), beta=float(c["beta"])),
     "sort": lambda c: c.TopK(c.x, [c.size(c.x, c["dim"])], outputs=2, axis=c["dim"], largest=int(c["descending"])),
     "to _to_copy prims.convert_element_type quantized_decomposed.convert_element_type": convert,
     "topk": lambda c: c.TopK(c.x, [c["k"]], outputs=2, axis=c["dim"], largest=int(c["largest"])),
     "trunc": lambda c: truncated(c, c.x),
-    "where": lambda c: c.value(c.Where(c["condition"], *common(c))),
+    "where": lambda c: c.Where(c["condition"], *common(c)),
 })

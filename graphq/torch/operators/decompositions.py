@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+from torch.nn.functional import linear
 
 from graphq.errors import GraphError
 from graphq.torch.operators.importer import OPERATORS, operator_name
@@ -115,13 +117,46 @@ def joined(x: Tensor, indices: Any) -> tuple[list[int], Any]:
 
 
 def slice_scatter(x: Tensor, new: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    """The tensor with other elements between `start` and `end` along an axis."""
+    """The tensor with other elements at every `step` between `start` and `end` along an axis."""
     if step != 1:
-        raise GraphError("a step other than 1 is not supported")
+        return x.index_copy(dim, torch.arange(x.shape[dim])[start:end:step], new)
     cut = torch.ops.aten.slice.Tensor
     before = [] if start in (None, 0) else [cut(x, dim, 0, start)]
-    after = [] if end in (None, 2**63 - 1) else [cut(x, dim, end)]
+    first = sum(v.shape[dim] for v in (*before, new))  # `end` may be before `start`
+    after = [] if end in (None, 2**63 - 1) else [cut(x, dim, first)]
     return torch.cat([*before, new, *after], dim)
+
+
+def scatter_reduce(x: Tensor, dim: int, index: Tensor, new: Tensor, reduce: str, include_self: bool = True) -> Tensor:
+    """A scatter that takes means, or that does not count the elements that were there."""
+    counts = torch.zeros_like(x).scatter_add(dim, index, torch.ones_like(new))
+    if not include_self:
+        least = {"sum": 0, "mean": 0, "prod": 1, "amax": -math.inf, "amin": math.inf}[reduce]
+        x = torch.where(counts > 0, least, x)
+    if reduce != "mean":
+        return x.scatter_reduce(dim, index, new, reduce)
+    return x.scatter_add(dim, index, new) / (counts + int(include_self)).clamp(min=1)
+
+
+def log1p(x: Tensor) -> Tensor:
+    """`log(1 + x)`, where the rounding of `1 + x` is made up for (Kahan)."""
+    u = 1 + x
+    return torch.where((u == 1) | u.isinf(), x, u.log() * (x / (u - 1)))
+
+
+def expm1(x: Tensor) -> Tensor:
+    """`exp(x) - 1`, where the rounding of `exp(x)` is made up for (Kahan)."""
+    u = x.exp()
+    return torch.where(u == 1, x, torch.where((u - 1 == -1) | u.isinf(), u - 1, (u - 1) * (x / u.log())))
+
+
+def wide(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function in f32 for tensors of f16 and bf16, as PyTorch computes it."""
+    def computed(*args: Any, **kwargs: Any) -> Tensor:
+        dtype = torch.result_type(args[0], args[-1])
+        narrow = dtype in (torch.float16, torch.bfloat16)
+        return f(*(x.float() if narrow and isinstance(x, Tensor) else x for x in args), **kwargs).to(dtype)
+    return computed
 
 
 def angle(y: Tensor, x: Tensor) -> Tensor:
@@ -190,6 +225,48 @@ def ranked(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Ten
     return tuple(v.select(dim, k - 1).unsqueeze(dim) if keepdim else v.select(dim, k - 1) for v in x.sort(dim))
 
 
+def lstm_cell(x: Tensor, state: Any, w: Tensor, r: Tensor, b: Any = None, c: Any = None) -> tuple[Tensor, Tensor]:
+    """A step of an LSTM: the hidden state and the cell."""
+    hidden, cell = state
+    i, f, g, o = (linear(x, w, b) + linear(hidden, r, c)).chunk(4, 1)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell
+
+
+def gru_cell(x: Tensor, hidden: Tensor, w: Tensor, r: Tensor, b: Any = None, c: Any = None) -> Tensor:
+    """A step of a GRU."""
+    (reset, keep, new), before = linear(x, w, b).chunk(3, 1), linear(hidden, r, c).chunk(3, 1)
+    new = (new + (reset + before[0]).sigmoid() * before[2]).tanh()
+    return new + (keep + before[1]).sigmoid() * (hidden - new)
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, size: int, heads: int, w: Tensor, b: Tensor, out_w: Tensor,
+                    out_b: Tensor, mask: Any = None, weights: bool = True, average: bool = True,
+                    kind: int | None = None) -> tuple[Any, ...]:
+    """PyTorch's fused attention; a mask is true at tokens that are not seen: of [L, L], [B, L] (kind 1) or all axes."""
+    mask = None if mask is None else mask.bool()
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    y, found = F.multi_head_attention_forward(
+        q, k, v, size, heads, w, b, None, None, False, 0.0, out_w, out_b, False,
+        mask if kind == 1 else None, weights, mask.flatten(0, 1) if kind == 2 else None if kind == 1 else mask,
+        average_attn_weights=average)
+    return y.transpose(0, 1), found
+
+
+def fused_encoder(x: Tensor, size: int, heads: int, w: Tensor, b: Tensor, out_w: Tensor, out_b: Tensor, gelu: bool,
+                  first: bool, epsilon: float, *parts: Any) -> Tensor:
+    """PyTorch's fused layer of an encoder; `first` normalizes before attention and linear layers."""
+    g1, b1, g2, b2, up, up_b, down, down_b, mask, kind = (*parts, None, None)[:10]
+
+    def attend(y: Tensor) -> Any:
+        return fused_attention(y, y, y, size, heads, w, b, out_w, out_b, mask, False, True, kind)[0]
+
+    for g, c, f in ((g1, b1, attend), (g2, b2, lambda y: linear(
+            F.gelu(linear(y, up, up_b)) if gelu else linear(y, up, up_b).relu(), down, down_b))):
+        x = x + f(F.layer_norm(x, (size,), g, c, epsilon)) if first else F.layer_norm(x + f(x), (size,), g, c, epsilon)
+    return x
+
+
 decomposes({
     "aten.__lshift__.Scalar": lambda x, bits: x * 2**bits,
     "aten.__rshift__.Scalar": lambda x, bits: torch.floor_divide(x, 2**bits),
@@ -202,29 +279,37 @@ decomposes({
     # with `keepdim` the place keeps the axes
     "aten.argmax.default": lambda x, dim=None, keepdim=False: x.flatten().argmax(0).reshape([1] * keepdim * x.dim()),
     "aten.argmin.default": lambda x, dim=None, keepdim=False: x.flatten().argmin(0).reshape([1] * keepdim * x.dim()),
-    "aten.atan2.default": angle,
+    "aten.atan2.default": wide(angle),
     "aten.bucketize.Tensor": lambda x, bounds, *, out_int32=False, right=False: places(
         bounds, x, right, out_int32),
     "aten.diagonal.default": diagonal,
     "aten.dist.default": lambda x, y, p=2: torch.linalg.vector_norm((x - y).flatten(), p),
     "aten._embedding_bag.default aten._embedding_bag_forward_only.default": embedding_bag,
-    "aten.exp2.default": lambda x: torch.pow(2.0, x),
-    "aten.expm1.default": lambda x: torch.exp(x) - 1,
+    "aten.exp2.default": wide(lambda x: torch.pow(2.0, x)),
+    "aten.expm1.default": wide(expm1),
     "aten.fmax.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
     "aten.fmin.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
-    "aten.hypot.default": hypotenuse,
+    "aten.gru_cell.default": gru_cell,
+    "aten.hypot.default": wide(hypotenuse),
     "aten.index.Tensor": index,
     "aten.index_put.default": index_put,
     "aten.kthvalue.default": ranked,
     "aten.ldexp.Tensor": lambda x, y: x * torch.pow(2.0, y),
     "aten.linalg_vector_norm.default": vector_norm,
-    "aten.log10.default": lambda x: torch.log(x) / math.log(10),
-    "aten.log2.default": lambda x: torch.log(x) / math.log(2),
+    "aten.log10.default": wide(lambda x: torch.log(x) / math.log(10)),
+    "aten.log1p.default": wide(log1p),
+    "aten.log2.default": wide(lambda x: torch.log(x) / math.log(2)),
+    "aten.lstm_cell.default": lstm_cell,
     "aten.max.dim": lambda x, dim, keepdim=False: (x.amax(dim, keepdim), x.argmax(dim, keepdim)),
+    "aten.median.default": lambda x: ranked(x.flatten(), (x.numel() + 1) // 2)[0],
+    "aten.median.dim": lambda x, dim, keepdim=False: ranked(x, (x.shape[dim] + 1) // 2, dim, keepdim),
     "aten.min.dim": lambda x, dim, keepdim=False: (x.amin(dim, keepdim), x.argmin(dim, keepdim)),
     "aten.round.decimals": lambda x, *, decimals: torch.round(x * 10.0**decimals) / 10.0**decimals,
     "aten.searchsorted.Tensor": lambda bounds, x, *, out_int32=False, right=False, side=None: places(
         bounds, x, right or side == "right", out_int32),
+    "aten.scatter_reduce.two": scatter_reduce,
+    "aten._native_multi_head_attention.default": fused_attention,
+    "aten._transformer_encoder_layer_fwd.default": fused_encoder,
     "aten.slice_scatter.default": slice_scatter,
     "aten.split_with_sizes.default": lambda x, sizes, dim=0: [
         x.narrow(dim, sum(sizes[:k]), n) for k, n in enumerate(sizes)],

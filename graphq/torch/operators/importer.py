@@ -1,12 +1,13 @@
 """The table of operators: each has a function that takes an `AtenCall` and returns the values of its results."""
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
 from onnx import helper
+from torch.fx.operator_schemas import get_signature_for_torch_op
 
 from graphq import dtypes as t
 from graphq.dtypes import DType
@@ -21,8 +22,12 @@ OPERATORS: dict[str, Importer] = {}
 """The importers by the names of operators without overloads, such as "aten.add"."""
 
 PYTHON = {"floordiv": "aten.floor_divide", "mod": "aten.remainder", "sym_max": "aten.maximum",
-          "sym_min": "aten.minimum", **{name: f"aten.{name}" for name in "add sub mul eq ge gt le lt".split()}}
-"""Functions of Python on symbolic integers, and the operators that compute the same."""
+          "sym_min": "aten.minimum", "sym_float": "aten.to", "truediv": "aten.div", "_sym_sqrt": "aten.sqrt",
+          **{name: f"aten.{name}" for name in "add sub mul neg pow trunc floor ceil eq ge gt le lt".split()}}
+"""Functions of Python on symbolic numbers, and the operators that compute the same."""
+
+NUMBERS = {torch.SymInt: t.s64, torch.SymFloat: t.f64, torch.SymBool: t.boolean}
+"""The element types of symbolic numbers."""
 
 OPSET = 23
 """The version of ONNX's operator set in which `AtenCall.onnx` writes nodes."""
@@ -32,6 +37,12 @@ DTYPES = {torch.bool: t.boolean, torch.float32: t.f32, torch.float64: t.f64, tor
           torch.int32: t.s32, torch.int16: t.s16, torch.int8: t.s8, torch.uint8: t.u8, torch.uint16: t.u16,
           torch.uint32: t.u32, torch.uint64: t.u64}
 """graphq's element types by PyTorch's."""
+
+STATED = frozenset(
+    "device dtype half_to_float implicit input_dtype layout memory_format out_dtype output_dtype physical_layout "
+    "pin_memory C HxW N copy cudnn_enable cudnn_enabled enable_gqa momentum non_blocking padding_idx path "
+    "return_debug_mask scale_grad_by_freq sorted sparse sparse_grad stable".split())
+"""Arguments that importers need not read: the results' types state them, or they change no number of a result."""
 
 VIEWED = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
 """Element types that NumPy lacks, and the integers to view them as in PyTorch."""
@@ -49,6 +60,13 @@ def operator_name(target: Any) -> str:
         return str(target.overloadpacket)
     name = getattr(target, "__name__", str(target))
     return PYTHON.get(name, name)
+
+
+@cache
+def defaults(target: Any) -> dict[str, Any]:
+    """The defaults of an operator's arguments, by their names."""
+    signatures = get_signature_for_torch_op(target) or []
+    return {name: p.default for signature in signatures for name, p in signature.parameters.items()}
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
@@ -75,6 +93,7 @@ class AtenCall:
     if they are known, otherwise Values s64[1]. `op` is the operator's name without its namespace and overload, and
     `name` a name for the first result. `call["dim"]` is the argument `dim`, or None if this overload has no such
     argument; the argument `self` is called "input". `call.Add(a, b)` imports the ONNX node `Add`, see `onnx`.
+    `read` has the names of arguments that the importer read, or that change no number of this call's results.
     """
 
     graph: Graph
@@ -83,8 +102,10 @@ class AtenCall:
     args: Mapping[str, Any]
     op: str
     name: str
+    read: set[str] = field(default_factory=set)
 
     def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
         return self.args.get(name)
 
     def __getattr__(self, op_type: str) -> Any:
@@ -95,7 +116,7 @@ class AtenCall:
     @property
     def x(self) -> Value:
         """The first argument; a number becomes a constant of the result's element type."""
-        first = next(iter(self.args.values()))
+        first = self[next(iter(self.args))]
         return first if isinstance(first, Value) else self.value(first)
 
     def value(self, x: Any, dtype: DType | None = None) -> Value:
@@ -119,10 +140,10 @@ class AtenCall:
         return [str(n) for n in self.fake(name).shape]
 
     def dtype(self) -> DType:
-        """The element type of the first result; a symbolic number is s64."""
+        """The element type of the first result."""
         val = self.fake()
         first = val[0] if isinstance(val, tuple | list) else val
-        return dtype_of(first.dtype) if isinstance(first, torch.Tensor) else t.s64
+        return dtype_of(first.dtype) if isinstance(first, torch.Tensor) else NUMBERS.get(type(first), t.s64)
 
     def onnx(self, op_type: str, *operands: Any, outputs: int = 1, **attrs: Any) -> Any:
         """Import an ONNX node; returns its result, or a list of its results.
@@ -162,6 +183,25 @@ class AtenCall:
             return self.value(sizes, t.s64)
         found: Value = self.Concat(*(n if isinstance(n, Value) else self.value([n], t.s64) for n in sizes), axis=0)
         return found
+
+    def imported(self, importer: Importer) -> Result:
+        """The importer's results in the program's element types; None if it leaves the call to a decomposition.
+
+        Raises GraphError for an argument that differs from its default and that the importer did not read.
+        """
+        found, known = importer(self), defaults(self.node.target)
+        unread = [name for name, x in self.nodes.items()
+                  if x is not None and name not in self.read | STATED and (name not in known or x != known[name])]
+        if found is None:
+            return None
+        if unread:
+            self.refuse(f"its argument {unread[0]}={self.nodes[unread[0]]} is not supported")
+        fakes = self.fake()
+        if isinstance(found, Value):
+            return self.value(found)
+        return found if not isinstance(found, list) else [
+            self.value(v, dtype_of(fake.dtype)) if isinstance(v, Value) else v
+            for v, fake in zip(found, fakes, strict=True)]
 
     def results(self, found: Result) -> Result:
         """All results of the operator; no call may use results that are None, or that follow a single Value."""

@@ -14,7 +14,7 @@ ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 def product(c: AtenCall) -> Result:
     """Import a matrix product; a transpose of a matrix becomes an attribute, so that weights are not copied."""
-    a, b = c.args.values()
+    a, b = c.x, c["mat2"] if "mat2" in c.args else c["other"]
     transposed = b.node is not None and b.node.op.name == "static_transpose" and b.node.attrs["order"] == (1, 0)
     return c.graph.matmul(a, b.node.operand(0) if transposed else b, transpose_b=transposed)
 
@@ -32,8 +32,9 @@ def convolution(c: AtenCall) -> Result:
         return None
     strides, pads, dilations = (each(c[name], count) for name in ("stride", "padding", "dilation"))
     how: dict[str, Any] = {"strides": strides, "pads": pads * 2, "dilations": dilations, "group": c["groups"]}
-    if c["transposed"] or "transpose" in c.op:
-        return c.ConvTranspose(c.x, c["weight"], c["bias"], output_padding=each(c["output_padding"], count), **how)
+    more, transposed = c["output_padding"], c["transposed"] or "transpose" in c.op
+    if transposed:
+        return c.ConvTranspose(c.x, c["weight"], c["bias"], output_padding=each(more, count), **how)
     return c.Conv(c.x, c["weight"], c["bias"], **how)
 
 
@@ -94,7 +95,7 @@ def recurrent(c: AtenCall) -> Result:
     kind, x, layers = c.op.upper().removesuffix("_TANH"), c.x, c["num_layers"]
     ways, step = 2 if c["bidirectional"] else 1, 4 if c["has_biases"] else 2
     parts = [p.data for p in c["params"] if p.data is not None]
-    if "batch_sizes" in c.args or c["train"] and c["dropout"] or len(parts) != layers * ways * step:
+    if "batch_sizes" in c.args or all([c["train"], c["dropout"]]) or len(parts) != layers * ways * step:
         return None
     states = c["hx"] if kind == "LSTM" else [c["hx"]]
     x = c.graph.static_transpose(x, order=[1, 0, 2]) if c["batch_first"] else x
@@ -129,7 +130,7 @@ def upsample(c: AtenCall) -> Result:
         how = {"mode": "linear" if "linear" in c.op else "cubic", "cubic_coeff_a": -0.5 if smooth else -0.75,
                "coordinate_transformation_mode": "align_corners" if c["align_corners"] else "half_pixel",
                "antialias": int(smooth), "exclude_outside": int(smooth)}
-    factors = c["scale_factors"] or [v for name, v in c.args.items() if name.startswith("scales") and v]
+    factors = c["scale_factors"] or [c[name] for name, v in c.args.items() if name.startswith("scales") and v]
     whole = [d * s for d, s in zip(c.dims(c.x)[2:], factors, strict=False) if d is not None] == list(sizes)
     if factors and not whole and not (c["align_corners"] and all(isinstance(n, int) for n in sizes)):
         return c.Resize(c.x, None, np.asarray([1, 1, *factors], np.float32), **how)

@@ -28,9 +28,10 @@ def parameters(c: AtenCall) -> list[Any]:
 def numbers(c: AtenCall, x: Any) -> np.ndarray | None:
     """The numbers in an argument, in a shape that broadcasts along the axis; None if the program computes them."""
     found, rank = x.data if isinstance(x, Value) else np.asarray(0 if x is None else x), len(c.dims(c.x))
+    axis = c["axis"]
     if found is None or found.size == 1:
         return None if found is None else found.reshape(())
-    return found.reshape([-1 if k == c["axis"] % rank else 1 for k in range(rank)])
+    return found.reshape([-1 if k == axis % rank else 1 for k in range(rank)])
 
 
 def quantize(c: AtenCall) -> Result:
@@ -59,6 +60,7 @@ def quantize(c: AtenCall) -> Result:
 
 def dequantize(c: AtenCall) -> Result:
     """Import `(x - zero_point) * scale`, with scales that are known or computed."""
+    c.read |= {"quant_min", "quant_max"}
     x, (given, zero_points) = c.x, parameters(c)
     scales, zp = numbers(c, given), numbers(c, zero_points)
     if scales is None or zp is None:

@@ -26,6 +26,7 @@ def view(c: AtenCall) -> Result:
     If more remain, the sizes of the call are computed. Integers are reshaped before they are dequantized at run time,
     because fusions match a product of dequantized operands.
     """
+    c.read.update(c.args)
     node = c.x.node
     late = node is not None and node.op.name == "dynamic_dequantize" and node.attrs["qtype"] == "per_tensor"
     x, old, new = node.operand(0) if node and late else c.x, c.symbols("input"), c.fake().shape
@@ -48,6 +49,7 @@ def expand(c: AtenCall) -> Result:
 
 def as_strided(c: AtenCall) -> Result:
     """Import a view that changes only the strides of axes of size 1; others depend on how PyTorch stores the tensor."""
+    c.read.update(c.args)
     x, y = c.fake("input"), c.fake()
     same = x.shape == y.shape and x.storage_offset() == y.storage_offset() and all(
         n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), y.stride(), strict=True))
@@ -57,7 +59,8 @@ def as_strided(c: AtenCall) -> Result:
 def cut(c: AtenCall) -> Result:
     """Import a slice; its end may be open."""
     start, end = 0 if c["start"] is None else c["start"], END if c["end"] is None else c["end"]
-    return c.x if (start, end, c["step"]) == (0, END, 1) else c.Slice(c.x, [start], [end], [c["dim"]], [c["step"]])
+    axis, step = c["dim"], c["step"]
+    return c.x if (start, end, step) == (0, END, 1) else c.Slice(c.x, [start], [end], [axis], [step])
 
 
 def index(c: AtenCall) -> Result:
@@ -71,23 +74,22 @@ def index(c: AtenCall) -> Result:
 def pad(c: AtenCall) -> Result:
     """Import padding; PyTorch lists the last axis first."""
     pads, zeros = c["pad"], [0] * (len(c.dims(c.x)) - len(c["pad"]) // 2)
-    return c.graph.pad(c.x, pads_begin=zeros + pads[-2::-2], pads_end=zeros + pads[::-2], value=float(c["value"] or 0),
-                       mode=PADDING[c["mode"]])
+    return c.Pad(c.x, zeros + pads[-2::-2] + zeros + pads[::-2], c["value"] or 0, mode=PADDING[c["mode"]])
 
 
 def filled(c: AtenCall) -> Result:
     """Import a new tensor of one value: an argument, or 0."""
-    sizes, value = c["size"] if "size" in c.args else c.sizes(c.x), c.args.get("fill_value", 0)
+    sizes, value = c["size"] if "size" in c.args else c.sizes(c.x), c["fill_value"]
     if isinstance(value, Value) or not all(isinstance(n, int) for n in sizes):
-        return c.Expand(c.value(value), sizes)
-    return c.value(np.full(sizes, value))
+        return c.Expand(c.value(0 if value is None else value), sizes)
+    return c.value(np.full(sizes, 0 if value is None else value))
 
 
 def arange(c: AtenCall) -> Result:
     """Import a range of numbers; open ends are computed when shapes are known."""
-    start, end, step = c.args.get("start", 0), c["end"], c.args.get("step", 1)
+    start, end, step = c["start"] if "start" in c.args else 0, c["end"], c["step"] if "step" in c.args else 1
     if any(isinstance(n, Value) for n in (start, end, step)):
-        return c.value(c.Range(*(c.scalar(n, s64) for n in (start, end, step))))
+        return c.Range(*(c.scalar(n, s64) for n in (start, end, step)))
     return c.value(start + np.arange(math.ceil((end - start) / step)) * step)
 
 
@@ -123,7 +125,8 @@ imports({
     "scalar_tensor": lambda c: c.scalar(c["s"]),
     "scatter": lambda c: scatter(c, reduction=SCATTERED[c["reduce"]]),
     "scatter_add": lambda c: scatter(c, reduction="add"),
-    "scatter_reduce": lambda c: scatter(c, reduction=SCATTERED[c["reduce"]]) if c["include_self"] else None,
+    "scatter_reduce": lambda c: scatter(c, reduction=SCATTERED[c["reduce"]]) if (
+        c["include_self"] and c["reduce"] != "mean") else None,
     "select": lambda c: c.graph.gather(c.x, c.scalar(c["index"], s64), axis=c["dim"]),
     "slice": cut,
     "sym_numel": lambda c: c.ReduceProd(c.Shape(c.x), None, keepdims=1),
