@@ -52,6 +52,14 @@ def test_decode():
     assert names == ["reading", "graphq s4, level 4"]
 
 
+def test_onnx_operators():
+    pytest.importorskip("onnxruntime")
+    done = run("onnx_operators.py", "--operators", "TensorScatter in place, tokens 1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("TensorScatter in place, tokens 1 ") and "graphq" in line and "ONNX Runtime" in line
+
+
 def test_wrong_arguments():
     done = run("matmul.py", "--case", "mm_none")
     assert done.returncode == 2 and "invalid choice: 'mm_none'" in done.stderr
