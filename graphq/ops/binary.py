@@ -27,8 +27,7 @@ infer_compare = rules.binary_rule(integer=True, result=boolean)
 
 @register_op(infer=infer_sum, commutative=True, elementwise=True, lanes=lambda a, b: a + b, bound="sum", onnx="Add")
 @rules.in_f32
-def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
-        dtype: DType | None = None) -> Array:
+def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 + src_1` (oneDNN Add). s32 wraps."""
     return src_0 + src_1
 
@@ -52,8 +51,7 @@ def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
 
 @register_op(infer=infer_arithmetic, elementwise=True, lanes=lambda a, b: a / b, bound="quotient", onnx="Div")
 @rules.in_f32
-def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
-           dtype: DType | None = None) -> Array:
+def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 / src_1` (oneDNN Divide). Division by zero gives an infinity, or NaN for 0 / 0."""
     return src_0 / src_1
 

@@ -187,8 +187,7 @@ def infer_wildcard(*srcs: TensorType, dtypes: tuple[DType, ...],
 
 
 @register_op(infer=infer_wildcard)
-def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (),
-             shapes: list[list[int]] | None = None) -> NoReturn:
+def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (), shapes: list[list[int]] | None = None) -> NoReturn:
     """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
 
     `dtypes` and `shapes` (-1: an unknown dimension) are the types of the outputs. A run raises GraphError.

@@ -268,8 +268,7 @@ def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, 
     for image, (given, classes) in enumerate(zip(boxes, scores, strict=True)):
         corners = _corners(given, center_point_box)
         for k, row in enumerate(classes):
-            left = np.arange(len(row)) if score_threshold is None else \
-                np.flatnonzero(row > score_threshold.reshape(()))
+            left = np.arange(len(row)) if score_threshold is None else np.flatnonzero(row > score_threshold.reshape(()))
             left = left[np.argsort(-row[left], kind="stable")]
             rest = corners[:, left]
             for _ in range(limit):

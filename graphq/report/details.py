@@ -117,8 +117,7 @@ def _attributes(operation: Operation) -> list[list[str]]:
 def _partition(node: GraphNode) -> list[list[str]]:
     if node.partition is None:
         return [*_attributes(node.operation), ["runs as", CLASSES[css_class(node)]]]
-    rows = [["runs as", CLASSES[node.partition.kind]],
-            ["operations", ", ".join(x.op for x in node.partition.body)]]
+    rows = [["runs as", CLASSES[node.partition.kind]], ["operations", ", ".join(x.op for x in node.partition.body)]]
     return rows + [["ties", "\n".join(node.partition.ties)]] * bool(node.partition.ties)
 
 
@@ -147,7 +146,6 @@ def _why(causes: Sequence[Cause]) -> list[list[str]]:
 
 
 def _ends(report: Report) -> dict[str, Record]:
-    inputs = {f"i{k}": {"t": "input", "r": [["value", f"{v.label} : {v.type}"]]}
-              for k, v in enumerate(report.inputs)}
+    inputs = {f"i{k}": {"t": "input", "r": [["value", f"{v.label} : {v.type}"]]} for k, v in enumerate(report.inputs)}
     return inputs | {f"o{k}": {"t": "output", "r": [["name", name], ["value", label]]}
                      for k, (name, label) in enumerate(report.outputs.items())}

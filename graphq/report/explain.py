@@ -144,8 +144,7 @@ def about(report: Report, name: str, source: Graph) -> ValueRecord:
     for part in parts:
         known_as = (f"%{name}", f"%{quote(name)}", name, quote(name), part.outputs.get(name), part.names.get(name),
                     report.outputs.get(name))
-        label = next((x for x in known_as
-                      if x in part.became or x in {t.label for t in part.inputs}), None)
+        label = next((x for x in known_as if x in part.became or x in {t.label for t in part.inputs}), None)
         if label is not None:
             return _value(part, label)
     replaced = next((n for n in source.nodes if name in {v.name for v in n.outputs}), None)

@@ -150,8 +150,7 @@ class Given:
 
     def users(self, value: Value) -> list[Node]:
         """The nodes that read a value, also through reorders that passes added."""
-        return list(dict.fromkeys(n for u in value.users
-                                  for n in (self.users(u.outputs[0]) if self.added(u) else [u])))
+        return list(dict.fromkeys(n for u in value.users for n in (self.users(u.outputs[0]) if self.added(u) else [u])))
 
     def is_output(self, value: Value) -> bool:
         """Whether the graph returns a value, also through reorders that passes added."""

@@ -113,8 +113,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     operands = [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)), (Ref(packed), (0, size, *still, 0)),
                 *epilogue_operands(b, node, lowered, own, partial(_of_phase, columns=columns, phase=phase))]
     space = _space((c.images, groups, *phase.counts, columns), operands, in_rows=pixel is not None)
-    words = {} if pixel is not None else \
-        {"stride": Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))}
+    words = {} if pixel is not None else {"stride": Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))}
     product_step(b, lowered, operands, space, words, k=channels, layout="windows" if pixel is None else "rows",
                  taps=view.taps * parts, w_dtype=w_dtype, joined=joined, channels=c.filter.channels,
                  per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=rows, parts=parts,
@@ -163,8 +162,7 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
     return padding_block(b, node, c, repeated.block(pad, runs))
 
 
-def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
-            ) -> tuple[int, Windows, int]:
+def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]) -> tuple[int, Windows, int]:
     """Add the step that pads the image's lines. Kernels can then read a line of taps as one tap.
 
     Returns the padded buffer, windows with one tap per line, and the number of taps that were merged into this tap.

@@ -161,8 +161,7 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, how: Multipl
                 for block in range(blocks):
                     x = _interleaved([loaded(QUAD * block + a, n, c) for a in range(QUAD)], lanes)
                     for p, k in uses:
-                        factors = [(w + ((k * blocks + block) * QUAD + q) * line).load(kind)
-                                   for q in range(QUAD)]
+                        factors = [(w + ((k * blocks + block) * QUAD + q) * line).load(kind) for q in range(QUAD)]
                         acc[p] = [how.dot(b, acc, (u,), (s,)) for acc, u, s in zip(acc[p], x, factors, strict=True)]
                 for p in (p for p, _ in uses if last[p] == n):
                     for q in range(QUAD):

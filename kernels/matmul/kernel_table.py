@@ -97,8 +97,7 @@ def register_kernel(build: Builder, dtypes: Sequence[Dtypes], tiles: Sequence[tu
     fitting.cache_clear()
 
 
-def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
-           layout: ActivationLayout = "rows") -> Kernel:
+def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *, layout: ActivationLayout = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k bytes. Raises KernelError if no kernel fits."""
     sizes = assumed(m), assumed(n), assumed(k)
     return min(fitting(dtypes, level, layout), key=lambda kernel: estimate(kernel, *sizes))

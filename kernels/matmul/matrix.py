@@ -115,8 +115,7 @@ class _Rows:
             yield [x + loop.k * 64 for x in rows], [f.stride] * used, loop.k << 10, loop.k
         with b.if_then(self.tail > 0):
             # in the last step, zeros of the copy multiply the weights beyond the end of the panel
-            yield ([self.copies + 1024 * r for r in range(used)], [c64(64)] * used, self.steps << 10,
-                   self.steps)
+            yield ([self.copies + 1024 * r for r in range(used)], [c64(64)] * used, self.steps << 10, self.steps)
 
 
 class _PixelRows:
@@ -228,8 +227,7 @@ class _PixelRows:
             with Loop(b, steps) as loop:
                 done = loop.k << 6
                 even = [x & (loop.k < self.whole) for _, x in runs]
-                rows = [x.select(f.a + run, copy) + done
-                        for x, (run, _), copy in zip(even, runs, copied, strict=True)]
+                rows = [x.select(f.a + run, copy) + done for x, (run, _), copy in zip(even, runs, copied, strict=True)]
                 yield (rows, [x.select(self.pixel, self.line) for x in even],
                        tap * self.tap_panel + (done << 4), tap * steps + loop.k)
 

@@ -149,8 +149,7 @@ def _pack_rows(itemsize: int) -> Intrinsic:
         flips = flip.trunc(I8).splat(LINE)
         with Loop(b, groups) as loop:
             first = source + loop.k * (stride * items)
-            rows = [(first + stride * i).load(vector(I8, PANEL * itemsize))
-                    for i in range(items)]
+            rows = [(first + stride * i).load(vector(I8, PANEL * itemsize)) for i in range(items)]
             line = interleave(rows, PANEL).as_type(vector(I8, LINE))
             (line ^ flips).store(target + loop.k * LINE)
 

@@ -245,8 +245,7 @@ def _integers(body: Graph, node: Node, left: Node, p: CompressedMatmul) -> Compr
                 left.inputs[2:] not in ((), (None,)):
             raise Unsupported("with compressed weights an input whose scales are a tensor needs scales per group, and "
                               "no zero points", "quantize the input symmetrically, in groups of [1, ..., size]", 0)
-        p = replace(p, row_scales=body.inputs.index(left.operand(1)),
-                    row_groups=p.k // int(attrs["group_shape"][-1]))
+        p = replace(p, row_scales=body.inputs.index(left.operand(1)), row_groups=p.k // int(attrs["group_shape"][-1]))
     finest = max(p.row_groups, len(p.z))
     if finest % len(p.z) or p.row_groups not in (1, finest):
         raise Unsupported(f"the input has scales of {p.row_groups} groups, the weights of {len(p.z)}",

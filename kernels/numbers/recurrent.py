@@ -25,8 +25,7 @@ def _given(k: int) -> Expr:
     return load(k, "f32", "vector")
 
 
-CELL = (sigmoid(_given(0) + _given(1)) * _given(6)
-        + sigmoid(_given(2) + _given(3)) * tanh(_given(4) + _given(5)))
+CELL = (sigmoid(_given(0) + _given(1)) * _given(6) + sigmoid(_given(2) + _given(3)) * tanh(_given(4) + _given(5)))
 """The new cell c' of an LSTM, from x and s of its gates f, i and g, and the old cell c."""
 OUTPUT = sigmoid(_given(0) + _given(1)) * tanh(_given(2))
 """The new state h' of an LSTM, from x and s of its gate o, and the new cell c'."""

@@ -31,8 +31,7 @@ Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
 POWER = elementary.exp(X - Y)
 """exp(X - Y), the power that softmax sums, for an element X and the maximum Y of its row."""
-ROUNDED: dict[str, Callable[[Expr], Expr]] = {
-    "bf16": elementary.round_bf16, "f16": lambda x: op("round_f16", x)}
+ROUNDED: dict[str, Callable[[Expr], Expr]] = {"bf16": elementary.round_bf16, "f16": lambda x: op("round_f16", x)}
 """Expressions that round a step of softmax to a dtype."""
 LOGARITHM = elementary.log(X)
 LANES = 16

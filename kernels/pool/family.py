@@ -156,8 +156,7 @@ def _pool(node: Node, dequantize: Node | None, value: Value, source: int) -> Poo
     return Pool(how, source, dtype, shape, w, pad, out)
 
 
-def _windows(node: Node, shape: tuple[int, ...],
-             itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
+def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
     """The input's shape [images, spatial..., channels], its windows, the divisors of means, and the order of sums."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":

@@ -128,8 +128,7 @@ class _Walked:
         self.n = self.ko * self.ki
 
     def address(self, row: Value, column: Value) -> Value:
-        down, across = ((table + k * 8).load(I64, 8)
-                        for table, k in ((self.outers, row), (self.inners, column)))
+        down, across = ((table + k * 8).load(I64, 8) for table, k in ((self.outers, row), (self.inners, column)))
         offset = down + across
         return (offset >= 0).select(self.image + offset, self.pad)
 

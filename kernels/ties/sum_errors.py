@@ -55,8 +55,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
         return found[0]._replace(proved=np.max([x.proved for x in found], axis=0),
                                  estimated=np.max([x.estimated for x in found], axis=0))
     columns, k = weights.shape
-    scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
-                      for x in (sum_.w_scale, np.abs(sum_.start)))
+    scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch) for x in (sum_.w_scale, np.abs(sum_.start)))
     roundings, step = _Roundings(sum_, low, high, k), max(1, PART // max(1, k))
     parts = [roundings.bounds_of(np.ascontiguousarray(weights[c:c + step], np.float32), scales[c:c + step],
                                  starts[c:c + step]) for c in range(0, max(1, columns), step)]
@@ -155,8 +154,7 @@ class _Roundings:
         within = (signed.reshape(-1, pieces).astype(np.float64) @ self.cumulated).reshape(columns, width)
         after = within[:, pieces - 1::pieces].cumsum(axis=1)
         # the largest absolute values of the partial sums, and their mean squares, added up over all roundings
-        most = sizes @ self.absolute \
-            + self.signed * (np.abs(within) @ count + self.totals * np.abs(after).sum(axis=1))
+        most = sizes @ self.absolute + self.signed * (np.abs(within) @ count + self.totals * np.abs(after).sum(axis=1))
         mean_squares = squares @ self.squares \
             + self.size**2 * (np.square(within) @ count + self.totals * np.square(after).sum(axis=1))
         scale = float(self.sum.x_scale)

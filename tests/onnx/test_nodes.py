@@ -30,9 +30,8 @@ from graphq.plan.plan import in_one_plan
 UNSUPPORTED = "element type string is not|must be a tensor, got|random numbers are not|are not supported: graphq"
 """The reasons that a test may be refused for: types that graphq does not have, and random numbers."""
 
-REFUSED = {"test_scan_sum": "No registered|Scan|RuntimeError",
-           "test_optional_has_element_empty_optional_input": r"must be s32\[\], got dtype object"}
-"""Tests that are refused for another reason: Scan before version 9 has batches, and an optional input must be given."""
+REFUSED = {"test_optional_has_element_empty_optional_input": r"must be s32\[\], got dtype object"}
+"""Tests that are refused for another reason: an optional input must be given."""
 
 PILLOW = "Pillow must be installed"
 """Why ONNX's own implementation of a decoder of images may be missing."""

@@ -174,8 +174,7 @@ def pool(w: GraphWriter, node: Node) -> None:
         return _channels(w, node, "MaxPool", [], attrs)
     dims = next(node.operands).shape or ()
     sizes = dims[2:] if a["data_format"] == "NCX" else dims[1:-1]
-    if sizes == tuple(a["kernel"]) and {*a["strides"]} == {1} and not any(attrs.get("pads", [1])) \
-            and not a["in_order"]:
+    if sizes == tuple(a["kernel"]) and {*a["strides"]} == {1} and not any(attrs.get("pads", [1])) and not a["in_order"]:
         return _channels(w, node, "GlobalAveragePool", [], {})
     del attrs["dilations"]
     _channels(w, node, "AveragePool", [], attrs | {"count_include_pad": int(not a["exclude_pad"])})

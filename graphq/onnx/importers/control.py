@@ -3,10 +3,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 import numpy as np
-from onnx import GraphProto
+from onnx import GraphProto, ValueInfoProto, helper
 
 from graphq.dtypes import boolean, s64
 from graphq.ir import Graph, TensorType, Value
+from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.importer import Call, Outputs, Scope, import_graph, imports
 from graphq.onnx.protos.fallback import used_names
 from graphq.onnx.protos.tensors import array_of
@@ -49,10 +50,17 @@ def loop(c: Call) -> Outputs:
 
 @imports("Scan")
 def scan(c: Call) -> Outputs:
-    """Import Scan since version 9. Version 8 is refused, because it has batches."""
-    if c.version < 9:
-        c.refuse("a Scan of batches, as it was before version 9, is not supported")
+    """Import Scan. Version 8 has batches: it is a Scan over the batch of Scans."""
     body, scanned = c.attr("body"), c.attr("num_scan_inputs")
+    if c.version < 9:
+        if c.has(0):
+            c.refuse("a Scan with sequence lengths is not supported")
+        names, results = ([f"{end}{k}" for k in range(n)] for end, n in (("in", len(c.inputs) - 1), ("out", c.outputs)))
+        inner = helper.make_node("Scan", names, results, body=body, num_scan_inputs=scanned,
+                                 scan_input_directions=c.attr("directions", [0] * scanned))
+        ends = ([ValueInfoProto(name=n) for n in side] for side in (names, results))
+        batch = helper.make_graph([inner], "batch", next(ends), next(ends))
+        return standard(c, "Scan", c.inputs[1:], c.outputs, opset=9, body=batch, num_scan_inputs=len(names))
     captured = list(dict.fromkeys(_captured(c, body)))
     values = [c.input(k) for k in range(len(c.inputs))]
     if not 0 <= scanned <= len(values):

@@ -246,8 +246,7 @@ def depth_to_space(c: Call) -> Outputs:
     b = c.attr("blocksize")
     depth = channels // (b * b)
     dcr = c.attr("mode", "DCR") == "DCR"
-    shape, order = ([n, b, b, depth, h, w], [0, 3, 4, 1, 5, 2]) if dcr else \
-        ([n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3])
+    shape, order = ([n, b, b, depth, h, w], [0, 3, 4, 1, 5, 2]) if dcr else ([n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3])
     x = c.graph.static_transpose(c.graph.static_reshape(c.input(0), shape=shape), order=order)
     return c.graph.static_reshape(x, shape=[n, depth, h * b, w * b])
 

@@ -200,8 +200,7 @@ def _outputs(proto: onnx.ModelProto) -> Sequence[onnx.ValueInfoProto]:
     where, given = f"ONNX {node.op_type}", {a.name for a in node.attribute}
     version = {x.domain: x.version for x in proto.opset_import}[node.domain]
     attributes = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
-    node.attribute.extend(a.default_value for a in attributes.values()
-                          if a.default_value.name and a.name not in given)
+    node.attribute.extend(a.default_value for a in attributes.values() if a.default_value.name and a.name not in given)
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as e:  # InferenceError, ValidationError, or a C++ exception of another class
