@@ -52,6 +52,7 @@ class _Compiled:
             self.changes.update(k for k, old, new in zip(self.constants, self.state or state, state, strict=True)
                                 if old != new)
             self.constants = [k for k in self.constants if self.changes[k] < MOST_CHANGES]
+            self.state = None  # as long as compiling fails
             self.run = self._compiled(args)
             self.state = self._state(args)
         return self.run(*args)

@@ -63,7 +63,7 @@ def integers(n, m):
             torch.maximum(n, m), (n > 0) & (m > 2), (n > 0) | (m > 2), (n > 0) ^ (m > 2), n & m, n | m, n.sum(),
             n.max(), (n > 0).any(1), (n > 0).all(1, keepdim=True), (n > 0).any(), n.float(), n.to(torch.int32),
             (n > 0).int(), (n > 0).logical_and(m > 1), (n > 0).logical_or(m > 9), (n > 0).logical_xor(m > 1),
-            n.bitwise_xor(m))
+            n.bitwise_xor(m), m.log2(), m.log10(), m.log1p(), m.expm1(), m.exp2(), torch.atan2(n, m))
 
 
 @case(X)

@@ -151,11 +151,11 @@ def expm1(x: Tensor) -> Tensor:
 
 
 def wide(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function in f32 for tensors of f16 and bf16, as PyTorch computes it."""
+    """The function in f32 for narrower floats, to which the result returns, and for integers, as PyTorch has it."""
     def computed(*args: Any, **kwargs: Any) -> Tensor:
         dtype = torch.result_type(args[0], args[-1])
-        narrow = dtype in (torch.float16, torch.bfloat16)
-        return f(*(x.float() if narrow and isinstance(x, Tensor) else x for x in args), **kwargs).to(dtype)
+        dtype = dtype if dtype.is_floating_point else torch.float32
+        return f(*(x.to(torch.promote_types(dtype, torch.float32)) for x in args), **kwargs).to(dtype)
     return computed
 
 

@@ -80,7 +80,8 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     """A read-only array that shares the tensor's memory, if the tensor is contiguous and on the CPU."""
     tensor = tensor.detach().cpu().contiguous()
     dtype = dtype_of(tensor.dtype)
-    array: np.ndarray = tensor.view(VIEWED.get(tensor.dtype, tensor.dtype)).numpy().view(dtype.numpy)
+    narrow = VIEWED.get(tensor.dtype)
+    array: np.ndarray = tensor.numpy() if narrow is None else tensor.view(narrow).numpy().view(dtype.numpy)
     array.flags.writeable = False
     return array
 
