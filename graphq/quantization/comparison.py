@@ -40,8 +40,6 @@ SHOWN = 17
 """The largest number of tensors in the text of a comparison."""
 MUCH, ADVISED = 0.1, 8
 """At most ADVISED layers get advice: layers that cause more than the share MUCH of the loss."""
-GAINED = 0.95
-"""Advice is given only if it reduces the loss to at most this share."""
 CLIPPED = 0.001
 """Tensors are mentioned if more than this share of their elements is out of range."""
 GOOD_ENOUGH = tuned.TARGET
@@ -74,7 +72,7 @@ class Comparison:
     @property
     def better(self) -> bool:
         """Whether the advice was tried and reduces the loss clearly."""
-        return self.tried is not None and self.tried <= GAINED * self.loss
+        return self.tried is not None and self.tried <= tuned.GAINED * self.loss
 
     @property
     def summary(self) -> str:

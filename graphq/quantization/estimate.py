@@ -22,8 +22,6 @@ SIZES = 0.7, 1.3
 """The numbers by which copies of the batches are multiplied: the sizes of inputs that an estimate covers."""
 FEW = 8
 """Fewer batches are held out one at a time."""
-SURE = 1.05
-"""Ranges count as well known if new data are expected to exceed them by at most this ratio."""
 LEAST_ASKED, MOST_ASKED = 4, 64
 """The least number of batches advised; above MOST_ASKED a text says "more than"."""
 HOLDS = 0.95
@@ -75,7 +73,7 @@ class Estimate:
     @property
     def enough(self) -> int:
         """The number of batches needed, if data exceed the ranges of n batches by a share that falls as 1 / n."""
-        asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
+        asked = int(np.ceil(self.batches * (self.exceeded - 1) / (tuned.SURE - 1) - 1e-9))
         return max(asked, self.batches * (1 + self.depends), LEAST_ASKED + self.repeated)
 
     @property
@@ -107,7 +105,7 @@ class Estimate:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
         if self.grows and not self.much:
             why.append(f"copies of the batches lose more than {tuned.TARGET:g}")
-        if self.exceeded > SURE:
+        if self.exceeded > tuned.SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
         why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - LEAST_ASKED)
         why += ["the batches are few"] * (self.batches < LEAST_ASKED)

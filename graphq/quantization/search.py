@@ -18,8 +18,6 @@ PLAIN: tuple[Method, ...] = ("min_max", "percentile")
 """The plain methods: 8 bits for every layer, and one of these methods for all ranges."""
 RANGES = (*(Candidate("min_max", margin) for margin in (0.0, 0.5, 1.0)), Candidate("mse"), Candidate("percentile"))
 """The candidates for ranges: three methods; min_max also with margins."""
-LONGEST = 1.5
-"""The frontier ends at this many times the time of 8 bits, if that is more than the time of f32."""
 
 
 class Point(NamedTuple):
@@ -129,7 +127,7 @@ class Search(Trials):
         order = self.costs(setting) if self.whole or found[0].loss > GOOD else []
         for count in progress(growing(len(order)), "settings"):
             tried = self.exact(setting, order[:count])
-            if (time := self.price.time(tried)) > max(1.0, LONGEST * found[0].time) and not self.whole:
+            if (time := self.price.time(tried)) > max(1.0, tuned.LONGEST * found[0].time) and not self.whole:
                 break
             found.append(Point(tried, time, self.loss(tried)))
             if found[-1].loss <= GOOD and not self.whole:
@@ -192,10 +190,10 @@ def falling(points: Sequence[Point]) -> list[Point]:
 
 
 def growing(most: int) -> list[int]:
-    """The numbers 1, 2, 3, 4, 6, 9, ... up to `most`: each is half as large again as the one before."""
+    """The numbers 1, 2, 3, 4, 6, 9, ... up to `most`: each is GROWTH times as large as the one before."""
     found = [0]
     while found[-1] < most:
-        found.append(min(most, max(found[-1] + 1, found[-1] * 3 // 2)))
+        found.append(min(most, max(found[-1] + 1, int(tuned.GROWTH * found[-1]))))
     return found[1:]
 
 

@@ -20,7 +20,7 @@ class OfLevel:
 
 @pytest.mark.parametrize("vnni, floats, eight, seven, more", [
     (True, (9.6, 55, 0.6), (3.8, 74, 0.76), 3.8, (1.7, 85, 0)),
-    (False, (32, 50, 2.9), (28, 150, 2.6), 24, (28, 150, 2.6))])
+    (False, (34, 10, 2.9), (27, 190, 2.8), 23, (13, 450, 0))])
 def test_times_by_hand(vnni, floats, eight, seven, more, monkeypatch):
     """Of two products: in 8 bits, with 7-bit weights, with 16 bits for both operands of one, and with one in f32."""
     price = Price(None, None, OfLevel(vnni))

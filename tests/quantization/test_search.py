@@ -8,7 +8,7 @@ from graphq.quantization import tuned
 from graphq.quantization.compare import distance
 from graphq.quantization.price import Price
 from graphq.quantization.scheme import Candidate, Scheme, wider, with_scheme
-from graphq.quantization.search import GOOD, LONGEST, RANGES, Point, Search, falling, growing, widest
+from graphq.quantization.search import GOOD, RANGES, Point, Search, falling, growing, widest
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_the_frontier_has_points_that_lose_less_for_more_time(of_operands, monke
     assert of_operands(losses | {3: GOOD}) == [(0, 0.1), (1, 0.05), (3, GOOD)]
     assert of_operands({0: GOOD}) == [(0, GOOD)]
     monkeypatch.setattr(Price, "time", lambda self, setting: 2.0 + 0.5 * len(setting.scheme.wide))
-    assert of_operands(losses) == [(0, 0.1), (1, 0.05)] and 2 + 0.5 * 2 <= 2 * LONGEST < 2 + 0.5 * 3
+    assert of_operands(losses) == [(0, 0.1), (1, 0.05)] and 2 + 0.5 * 2 <= 2 * tuned.LONGEST < 2 + 0.5 * 3
 
 
 def test_no_point_loses_as_much_as_one_that_takes_no_longer(plain):
