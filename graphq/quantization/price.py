@@ -17,10 +17,7 @@ from graphq.report.coverage import MACS
 
 
 class Times(NamedTuple):
-    """Microseconds per million multiply-accumulates, per million elements read or written, and per layer.
-
-    Only ratios of times matter.
-    """
+    """Microseconds per million multiply-accumulates, per million elements read or written, and per layer."""
 
     macs: float
     elements: float
@@ -34,7 +31,7 @@ class Times(NamedTuple):
 class Rates(NamedTuple):
     """The times of layers on one kind of CPU: in f32, in 8 bits, and in 8 bits with 7-bit weights.
 
-    `repeated` has the additional times of 16 bits for one operand: a second layer.
+    `repeated` has the additional times of 16 bits for one operand: a second layer. Only ratios of times matter.
     """
 
     floats: Times

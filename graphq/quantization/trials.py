@@ -236,10 +236,6 @@ def folds(count: int) -> list[Fold]:
     if count == 1:
         return [Fold((0,), (0, len(SIZES)))]
     outs = np.array_split(range(count), count if count < FEW else 4)
-    return [Fold(tuple(k for k in range(count) if k not in out), few(tuple(out.tolist()), MOST_COMPARED // len(outs)))
-            for out in outs]
-
-
-def few(numbers: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """At most this many of the numbers, evenly spread."""
-    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, min(len(numbers), most)))
+    most = MOST_COMPARED // len(outs)
+    return [Fold(tuple(k for k in range(count) if k not in out),
+                 tuple(out[np.linspace(0, len(out) - 1, min(len(out), most)).astype(int)].tolist())) for out in outs]

@@ -7,7 +7,7 @@ import graphq as gq
 from graphq.quantization.compare import distance
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
-from graphq.quantization.trials import few, folds
+from graphq.quantization.trials import folds
 
 
 @pytest.mark.parametrize("count, seen, held_out", [
@@ -28,7 +28,6 @@ def test_of_many_batches_few_are_compared():
     found = folds(1000)
     assert [fold.held_out for fold in found] == [(k, k + 83, k + 166, k + 249) for k in (0, 250, 500, 750)]
     assert [len(fold.seen) for fold in found] == [750] * 4 and found[1].seen[249:251] == (249, 500)
-    assert few(tuple(range(8)), 8) == tuple(range(8)) and few(tuple(range(10, 110)), 4) == (10, 43, 76, 109)
 
 
 def test_the_estimate_covers_batches_in_the_middle():
