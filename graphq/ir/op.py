@@ -263,9 +263,12 @@ def register_op(
     *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
     resolve: Callable[..., tuple[Value, ...] | None] | None = None, lanes: Callable[..., Any] | None = None,
     bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
-    onnx: str | None = None, portable: bool = True,
+    onnx: str | None = None, portable: bool = True, computes: bool = True,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare the decorated function as an op (see `Op`). Raises GraphError if an op of its name exists."""
+    """Declare the decorated function as an op (see `Op`). Raises GraphError if an op of its name exists.
+
+    A reference that `computes` runs without NumPy's floating-point warnings, because infinities and NaN are valid.
+    """
 
     def declare(f: Callable[..., Any]) -> Op:
         name = f.__name__.rstrip("_")
@@ -282,7 +285,8 @@ def register_op(
             else:
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         kind = _KINDS.get(name) or "".join(part.capitalize() for part in name.split("_"))  # bias_add -> BiasAdd
-        op = Op(name, kind, tuple(operands), attributes, f, infer, commutative, elementwise, resolve,
+        reference = np.errstate(all="ignore")(f) if computes else f
+        op = Op(name, kind, tuple(operands), attributes, reference, infer, commutative, elementwise, resolve,
                 lanes, bound, exact, layout, rows, onnx, portable)
         _check_rules(op)
         OPS[name] = op

@@ -21,7 +21,6 @@ def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
 
 
 @register_op(infer=infer_cast, elementwise=True)
-@rules.quiet
 def cast(src: Array, *, dtype: DType) -> Array:
     """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
@@ -58,7 +57,7 @@ def infer_bit_cast(src: TensorType, *, dtype: DType) -> TensorType:
     return TensorType(dtype, src.shape)
 
 
-@register_op(infer=infer_bit_cast, elementwise=True)
+@register_op(computes=False, infer=infer_bit_cast, elementwise=True)
 def bit_cast(src: Array, *, dtype: DType) -> Array:
     """The bits of `src` as another dtype of the same width (ONNX BitCast). As booleans, all bits but 0 are true."""
     if dtype == boolean:
@@ -102,7 +101,6 @@ def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> 
 
 
 @register_op(infer=infer_arithmetic, elementwise=True)
-@rules.quiet
 def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder", "and", "or", "xor",
         "shift_left", "shift_right"]) -> Array:
@@ -125,7 +123,7 @@ def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> Tens
     return TensorType(src_0.dtype, rules.broadcast(cond.shape, src_0.shape, src_1.shape))
 
 
-@register_op(infer=infer_choose, elementwise=True, onnx="Where")
+@register_op(computes=False, infer=infer_choose, elementwise=True, onnx="Where")
 def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
     """`src_0` where `cond` is true, else `src_1`: like `select`, but for every dtype (ONNX Where)."""
     return np.where(cond, src_0, src_1)
@@ -138,28 +136,24 @@ infer_not, infer_test = rules.unary_rule((boolean,)), rules.unary_rule(result=bo
 
 @register_op(infer=infer_comparison, commutative=True, elementwise=True, lanes=lambda a, b: op("eq", a, b),
              onnx="Equal")
-@rules.quiet
 def equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
     return np.asarray(src_0 == src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a > b, onnx="Greater")
-@rules.quiet
 def greater(src_0: Array, src_1: Array) -> Array:
     """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
     return np.asarray(src_0 > src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a < b, onnx="Less")
-@rules.quiet
 def less(src_0: Array, src_1: Array) -> Array:
     """`src_0 < src_1` (ONNX Less). False when either is NaN."""
     return np.asarray(src_0 < src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a <= b, onnx="LessOrEqual")
-@rules.quiet
 def less_equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
     return np.asarray(src_0 <= src_1)

@@ -82,7 +82,6 @@ def squared_difference(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadc
 
 
 @register_op(infer=infer_compare, elementwise=True, lanes=lambda a, b: a >= b, onnx="GreaterOrEqual")
-@rules.quiet
 def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`src_0 >= src_1` as boolean (oneDNN GreaterEqual). False when either is NaN."""
     return np.asarray(rules.widened(src_0) >= rules.widened(src_1))

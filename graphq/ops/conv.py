@@ -81,7 +81,6 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
 
 
 @register_op(infer=infer_convolution, layout="anchor", rows="images")
-@rules.quiet
 def convolution(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                 pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none", groups: int = 1,
                 data_format: window.DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO",
@@ -195,7 +194,6 @@ def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType 
 
 
 @register_op(infer=infer_conv_transpose, layout="anchor", rows="images")
-@rules.quiet
 def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                    pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none",
                    output_padding: list[int] | None = None, groups: int = 1, data_format: window.DataFormat = "NXC",

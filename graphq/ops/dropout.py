@@ -4,7 +4,7 @@ import numpy as np
 from graphq.dtypes import f32, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType, register_op
-from graphq.ops.rules import FLOATS, ONE, Array, expect_dtype, quiet, rounded
+from graphq.ops.rules import FLOATS, ONE, Array, expect_dtype, rounded
 
 
 def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType, *,
@@ -22,7 +22,6 @@ def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probabi
 
 
 @register_op(infer=infer_dropout, rows="kept")
-@quiet
 def dropout(src: Array, seed: Array, offset: Array, probability: Array, *,
             keep_mask: bool = False) -> Array | tuple[Array, Array]:
     """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).

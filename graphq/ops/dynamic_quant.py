@@ -11,7 +11,7 @@ from graphq.dtypes import DType, as_dtype, f8_e4m3, f8_e5m2, f32, s2, s4, s8, s3
 from graphq.errors import GraphError
 from graphq.ir import TensorType, register_op, shapes_agree
 from graphq.ops.quant import NARROW, SCALES, along
-from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, quiet, rounded, show
+from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, rounded, show
 
 # oneDNN's tables: for each quantized dtype, the possible dtypes of zero points. oneDNN 3.13 also accepts 8-bit zero
 # points for 4-bit data, although its documentation does not say so. Floats and 2 bits are not in the tables.
@@ -77,7 +77,6 @@ def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType 
 
 
 @register_op(infer=infer_dynamic_quantize, layout="scaled")
-@quiet
 def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dtype: DType,
                      qtype: Literal["per_tensor", "per_channel"] = "per_tensor", axis: int = 1) -> Array:
     """`saturate(rint(src / scales) + zps)`, ties to even, as in quantize (oneDNN DynamicQuantize).
@@ -106,7 +105,6 @@ def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorTyp
 
 
 @register_op(infer=infer_dynamic_dequantize, layout="scaled")
-@quiet
 def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
                        qtype: Literal["per_tensor", "per_channel", "per_group"] = "per_tensor", axis: int = 1,
                        group_shape: tuple[int, ...] = (), dtype: DType | None = None) -> Array:

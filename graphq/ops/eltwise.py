@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Curve, Op, TensorType, register_op
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import const, maximum, minimum, op, select
-from graphq.ops.rules import Array, Body, finite_f32, in_f32, in_f64, infer_unary, limited, output_dtype, quiet
+from graphq.ops.rules import Array, Body, finite_f32, in_f32, in_f64, infer_unary, limited, output_dtype
 
 
 def _unary(compute: Callable[[Body], Body], *, infer: Callable[..., TensorType] = infer_unary,
@@ -170,7 +170,6 @@ def infer_type_cast(src: TensorType, *, dtype: DType) -> TensorType:
 
 
 @register_op(infer=infer_type_cast, elementwise=True, lanes=lambda src: src)
-@quiet
 def type_cast(src: Array, *, dtype: DType) -> Array:
     """`src` as `dtype`, rounded to nearest even (oneDNN TypeCast). Numbers beyond the range become infinities."""
     return src.astype(dtype.numpy)

@@ -10,7 +10,7 @@ from graphq.base.sizes import number, recorded
 from graphq.dtypes import s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType, register_op
-from graphq.ops.rules import FLOATS, Array, expect_dtype, expect_same_dtype, in_f32, quiet, rounded
+from graphq.ops.rules import FLOATS, Array, expect_dtype, expect_same_dtype, in_f32, rounded
 from graphq.ops.window import DataFormat, channels_first, from_channels_first, in_format, to_channels_first
 
 
@@ -59,7 +59,6 @@ def scaled(size: int, scale: float) -> int:
 
 
 @register_op(infer=infer_interpolate, layout="anchor", rows="images")
-@quiet
 def interpolate(src: Array, sizes_tensor: Array | None = None, *,
                 mode: Literal["nearest", "linear", "bilinear", "trilinear"],
                 coordinate_transformation_mode: Literal["half_pixel", "align_corners", "asymmetric"] = "half_pixel",

@@ -67,7 +67,6 @@ def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
 
 
 @register_op(infer=infer_matmul, rows="product", onnx="MatMul")
-@rules.quiet
 def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a: bool = False,
            transpose_b: bool = False,
            accumulation_mode: Literal["strict", "relaxed", "any", "f32", "s32", "f16"] = "strict",

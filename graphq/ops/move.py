@@ -1,5 +1,6 @@
 """Operations without arithmetic: constants, reshape, transpose, concat, gather, slice, pad, expand and others."""
 import math
+from functools import partial
 from typing import Literal, NoReturn, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from graphq.ir import Dim, TensorType, array_type, listing, register_op
 from graphq.ops import rules
 from graphq.ops.rules import Array, Shape, show
 
+register_move = partial(register_op, computes=False)
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
     """The dimensions of `indices` replace the dimension `axis` of `src`."""
@@ -19,7 +21,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
     return TensorType(src.dtype, None) if indices.shape is None else found
 
 
-@register_op(infer=infer_gather, rows="gathered", onnx="Gather")
+@register_move(infer=infer_gather, rows="gathered", onnx="Gather")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """Take `src` at `indices` along `axis` (ONNX Gather). Raises InputError for an index outside of [-size, size)."""
     size = src.shape[axis]
@@ -59,7 +61,7 @@ def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
     return min(max(start, max(low, 0)), high), min(max(end, low), high), step
 
 
-@register_op(infer=infer_slice, rows="sliced", onnx="Slice")
+@register_move(infer=infer_slice, rows="sliced", onnx="Slice")
 def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Array:
     """Every `step`-th element from `start` up to, but not including, `end`, along each axis (ONNX Slice)."""
     for axis, *limits in zip(axes, starts, ends, steps, strict=True):
@@ -87,7 +89,7 @@ def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[i
     return TensorType(src.dtype, out)
 
 
-@register_op(infer=infer_pad, rows="padded")
+@register_move(infer=infer_pad, rows="padded")
 def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
         mode: Literal["constant", "edge", "reflect", "wrap"] = "constant", value: float = 0.0) -> Array:
     """`src` with elements added at both ends of each axis (ONNX Pad). Negative pads remove elements.
@@ -110,13 +112,13 @@ def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
     return TensorType(src.dtype, rules.broadcast(src.shape, shape))
 
 
-@register_op(infer=infer_expand, rows="broadcast", onnx="Expand")
+@register_move(infer=infer_expand, rows="broadcast", onnx="Expand")
 def expand(src: Array, *, shape: list[int]) -> Array:
     """`src` repeated along dimensions of 1, so that it has its broadcast shape with `shape` (ONNX Expand)."""
     return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(shape))).copy()
 
 
-@register_op(infer=lambda *, value: array_type(value))
+@register_move(infer=lambda *, value: array_type(value))
 def constant(*, value: np.ndarray) -> np.ndarray:
     """The array `value`. In oneDNN a constant is not an op but a logical tensor of property "constant"."""
     return value
@@ -149,19 +151,19 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
     return TensorType(srcs[0].dtype, tuple(out))
 
 
-@register_op(infer=infer_concat, layout="along_axis", rows="joined", onnx="Concat")
+@register_move(infer=infer_concat, layout="along_axis", rows="joined", onnx="Concat")
 def concat(*srcs: Array, axis: int) -> Array:
     """Join the operands along `axis` (oneDNN Concat)."""
     return np.concatenate(srcs, axis=axis)
 
 
-@register_op(infer=rules.infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
+@register_move(infer=rules.infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
 def reorder(src: Array) -> Array:
     """`src` itself (oneDNN Reorder). oneDNN changes the memory layout, but no element."""
     return src
 
 
-@register_op(infer=rules.unary_rule(result=s32), layout="along_axis")
+@register_move(infer=rules.unary_rule(result=s32), layout="along_axis")
 def gen_index(src: Array, *, axis: int) -> Array:
     """Each element's index along `axis` (oneDNN GenIndex)."""
     k = axis % src.ndim
@@ -169,7 +171,7 @@ def gen_index(src: Array, *, axis: int) -> Array:
     return np.broadcast_to(index, src.shape).copy()
 
 
-@register_op(infer=lambda src: (), rows="kept")  # any dtype, as in oneDNN's library; its table has only floats
+@register_move(infer=lambda src: (), rows="kept")  # any dtype, as in oneDNN's library; its table has only floats
 def end(src: Array) -> tuple[Array, ...]:
     """Mark `src` as used outside of the graph (oneDNN End)."""
     return ()
@@ -186,7 +188,7 @@ def infer_wildcard(*srcs: TensorType, dtypes: tuple[DType, ...],
     return tuple(TensorType(t, tuple(None if d == -1 else d for d in s)) for t, s in zip(dtypes, shapes, strict=True))
 
 
-@register_op(infer=infer_wildcard)
+@register_move(infer=infer_wildcard)
 def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (), shapes: list[list[int]] | None = None) -> NoReturn:
     """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
 
@@ -231,7 +233,7 @@ def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zer
     return TensorType(src.dtype, reshaped(src.shape, shape, special_zero))
 
 
-@register_op(infer=infer_static_reshape, layout="reshaped")
+@register_move(infer=infer_static_reshape, layout="reshaped")
 def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) -> Array:
     """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
@@ -249,7 +251,7 @@ def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> Tensor
     return TensorType(src.dtype, (None,) * rank if src.shape is None else tuple(src.shape[k] for k in order))
 
 
-@register_op(infer=infer_static_transpose, rows="transposed")
+@register_move(infer=infer_static_transpose, rows="transposed")
 def static_transpose(src: Array, *, order: list[int]) -> Array:
     """Axis k of the result is axis `order[k]` of `src` (oneDNN StaticTranspose). `order` may be negative."""
     return np.asarray(np.transpose(src, order))

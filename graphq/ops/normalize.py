@@ -66,7 +66,6 @@ def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorT
 
 
 @register_op(infer=infer_batch_norm_inference, layout="anchor", rows="images")
-@rules.quiet
 def batch_norm_inference(src: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, epsilon: float,
                          data_format: DataFormat = "NXC") -> Array:
     """`gamma * (src - mean) / sqrt(variance + epsilon) + beta` for each channel (oneDNN BatchNormInference)."""
@@ -102,7 +101,6 @@ def _check_normalized(src: TensorType, axis: int, **parameters: TensorType | Non
 
 
 @register_op(infer=infer_layer_norm, exact=False, rows="along")
-@rules.quiet
 def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, keep_stats: bool = True,
                begin_norm_axis: int = -1, use_affine: bool = True,
                epsilon: float = 1e-5) -> Array | tuple[Array, Array, Array]:
@@ -157,7 +155,6 @@ def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
 
 
 @register_op(infer=infer_group_norm, layout="anchor", rows="images")
-@rules.quiet
 def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, groups: int,
                keep_stats: bool = True, use_affine: bool = True, epsilon: float = 1e-5,
                data_format: DataFormat = "NXC") -> Array | tuple[Array, Array, Array]:
@@ -186,7 +183,6 @@ def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon:
 
 
 @register_op(infer=infer_rms_norm, exact=False, rows="along")
-@rules.quiet
 def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, begin_norm_axis: int = -1) -> Array:
     """`src / sqrt(mean(src**2) + epsilon)` over the axes from `begin_norm_axis` on, times gamma (oneDNN RMSNorm)."""
     rest = src.shape[begin_norm_axis % src.ndim:]
@@ -208,7 +204,6 @@ def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: fl
 
 
 @register_op(infer=infer_lrn, rows="images", portable=False)
-@rules.quiet
 def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0,
         data_format: DataFormat = "NXC") -> Array:
     """`src / (bias + alpha * mean(src**2))**beta`: local response normalization across channels (ONNX LRN).
@@ -244,7 +239,6 @@ def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
 
 
 @register_op(infer=infer_softmax, exact=False, layout="softmax", rows="along")
-@rules.quiet
 def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "stepwise"] = "none",
             dtype: DType | None = None, keep_stats: bool = False) -> Array | tuple[Array, Array]:
     """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
@@ -272,7 +266,6 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "
 
 
 @register_op(infer=rules.infer_unary, exact=False, layout="softmax", rows="along")
-@rules.quiet
 def log_softmax(src: Array, *, axis: int = -1) -> Array:
     """`src - max - log(sum(exp(src - max)))` along `axis`, in f64, rounded to f32 once (oneDNN LogSoftmax)."""
     x = src.astype(np.float64)

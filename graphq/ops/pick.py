@@ -30,13 +30,13 @@ def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, las
     return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
 
 
-@register_op(infer=infer_arg, rows="along", onnx="ArgMax")
+@register_op(computes=False, infer=infer_arg, rows="along", onnx="ArgMax")
 def arg_max(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the greatest element along `axis` (ONNX ArgMax): the first or the last of equal elements."""
     return _arg(np.argmax, src, axis, keep_dims, select_last_index)
 
 
-@register_op(infer=infer_arg, rows="along", onnx="ArgMin")
+@register_op(computes=False, infer=infer_arg, rows="along", onnx="ArgMin")
 def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the least element along `axis` (ONNX ArgMin): the first or the last of equal elements."""
     return _arg(np.argmin, src, axis, keep_dims, select_last_index)
@@ -52,7 +52,7 @@ def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[T
     return found, TensorType(s64, found.shape)
 
 
-@register_op(infer=infer_top_k, rows="along", onnx="TopK")
+@register_op(computes=False, infer=infer_top_k, rows="along", onnx="TopK")
 def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
     """The `k` greatest or least elements along `axis`, sorted stably, and their indices (ONNX TopK, sorted=1)."""
     if largest:  # sort the flipped array and read it backwards, so that equal elements keep their order
@@ -64,7 +64,6 @@ def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[
 
 
 @register_op(infer=rules.unary_rule(CASTABLE), rows="along", onnx="CumSum")
-@rules.quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
     """Cumulative sums along `axis`, in the dtype of `src` (ONNX CumSum).
 
@@ -75,7 +74,6 @@ def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = F
 
 
 @register_op(infer=rules.unary_rule(CASTABLE), rows="along", onnx="CumProd")
-@rules.quiet
 def cum_prod(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
     """Cumulative products along `axis`, in the dtype of `src` (ONNX CumProd); attributes as in `cum_sum`."""
     return _cumulative(np.cumprod, 1, src, axis, exclusive, reverse)
@@ -125,7 +123,7 @@ def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
     return places
 
 
-@register_op(infer=infer_gather_elements, onnx="GatherElements")
+@register_op(computes=False, infer=infer_gather_elements, onnx="GatherElements")
 def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at each index along `axis`, and at the index's own position on other axes (ONNX GatherElements)."""
     return src.reshape(-1)[_along(indices, src, axis, "gather_elements")]
@@ -146,7 +144,7 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
     return TensorType(src.dtype, (*indices.shape[:-1], *src.shape[batch_dims + depth:]))
 
 
-@register_op(infer=infer_gather_nd, onnx="GatherND")
+@register_op(computes=False, infer=infer_gather_nd, onnx="GatherND")
 def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """Elements or slices of `src` at index tuples (ONNX GatherND). The first `batch_dims` axes are batches."""
     batch, depth = src.shape[:batch_dims], indices.shape[-1]
@@ -169,7 +167,6 @@ def infer_scatter_elements(src: TensorType, indices: TensorType, updates: Tensor
 
 
 @register_op(infer=infer_scatter_elements, onnx="ScatterElements")
-@rules.quiet
 def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
                      reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
     """`src` with `updates` at `indices` along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
@@ -206,7 +203,6 @@ def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, 
 
 
 @register_op(infer=infer_scatter_nd, onnx="ScatterND")
-@rules.quiet
 def scatter_nd(src: Array, indices: Array, updates: Array, *,
                reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
     """`src` with `updates` (elements or slices) at index tuples, combined by `reduction` (ONNX ScatterND)."""
@@ -225,7 +221,7 @@ def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
     return src
 
 
-@register_op(infer=infer_trilu, onnx="Trilu")
+@register_op(computes=False, infer=infer_trilu, onnx="Trilu")
 def trilu(src: Array, *, upper: bool = True, k: int = 0) -> Array:
     """The triangle of each matrix from diagonal `k` upwards or downwards; other elements become 0 (ONNX Trilu)."""
     rows, columns = (np.arange(n) for n in src.shape[-2:])
@@ -252,7 +248,6 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
 
 
 @register_op(infer=infer_non_max_suppression, onnx="NonMaxSuppression")
-@rules.quiet
 def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, iou_threshold: Array | None = None,
                         score_threshold: Array | None = None, *, center_point_box: bool = False) -> Array:
     """Non-maximum suppression: drop each box that overlaps a better box of its class by more than `iou_threshold`.

@@ -8,7 +8,7 @@ import numpy as np
 from graphq.ir import TensorType, register_op
 from graphq.kernels.numbers.mean_sums import array_total, pool_order
 from graphq.ops import window
-from graphq.ops.rules import FLOATS, Array, expect_dtype, larger, quiet, rounded
+from graphq.ops.rules import FLOATS, Array, expect_dtype, larger, rounded
 
 
 def infer_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
@@ -26,7 +26,6 @@ def infer_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[i
 
 
 @register_op(infer=infer_pool, layout="anchor", rows="images")
-@quiet
 def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: window.AutoPad = "none",
              dilations: list[int] | None = None, data_format: window.DataFormat = "NXC") -> Array:
@@ -41,7 +40,6 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
 
 
 @register_op(infer=infer_pool, layout="anchor", rows="images")
-@quiet
 def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              exclude_pad: bool, in_order: bool = False, rounding_type: Literal["floor", "ceil"] = "floor",
              auto_pad: window.AutoPad = "none", data_format: window.DataFormat = "NXC") -> Array:

@@ -16,7 +16,7 @@ def infer_non_zero(src: TensorType) -> TensorType:
     return TensorType(s64, (None if src.shape is None else len(src.shape), None))
 
 
-@register_op(infer=infer_non_zero, onnx="NonZero")
+@register_op(computes=False, infer=infer_non_zero, onnx="NonZero")
 def non_zero(src: Array) -> Array:
     """The positions of elements other than 0 in row-major order, one position per column (ONNX NonZero)."""
     return np.ascontiguousarray(np.argwhere(src).T, np.int64)
@@ -29,7 +29,7 @@ def infer_unique(src: TensorType, *, axis: int | None, sorted: bool) -> tuple[Te
     return found, *[TensorType(s64, (None,))] * 3
 
 
-@register_op(infer=infer_unique, onnx="Unique")
+@register_op(computes=False, infer=infer_unique, onnx="Unique")
 def unique(src: Array, *, axis: int | None = None, sorted: bool = True) -> tuple[Array, Array, Array, Array]:
     """The different elements, or slices along `axis`, each once (ONNX Unique).
 
@@ -68,7 +68,7 @@ def place_error(most: int, place: int) -> InputError:
     return InputError(f"tensor_scatter: places must be in [0, {most}], got {place}")
 
 
-@register_op(infer=infer_tensor_scatter, onnx="TensorScatter")
+@register_op(computes=False, infer=infer_tensor_scatter, onnx="TensorScatter")
 def tensor_scatter(past: Array, update: Array, places: Array | None = None, *, axis: int = -2,
                    mode: Literal["linear", "circular"] = "linear") -> Array:
     """`past` with `update` written along `axis` from `places[b]` on, by default from 0 on (ONNX TensorScatter).

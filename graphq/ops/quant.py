@@ -16,7 +16,7 @@ from graphq import dtypes as t
 from graphq.dtypes import DType, as_dtype, f8_e4m3, f8_e5m2, f32, s8, s16, s32, u8, u16
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType, register_op, shapes_agree
-from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, quiet, show
+from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, show
 
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
@@ -93,7 +93,6 @@ def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: i
 
 
 @register_op(infer=infer_dequantize, elementwise=True, layout="scaled")
-@quiet
 def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
                zps: list[int] | None = None, group_axis: int | None = None) -> Array:
     """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
@@ -125,7 +124,6 @@ def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scal
 
 
 @register_op(infer=infer_quantize, elementwise=True, layout="scaled")
-@quiet
 def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
              zps: list[int] | None = None) -> Array:
     """`saturate(rint(src / scales) + zps)`, ties to even (oneDNN Quantize). NaN becomes the zero point.
@@ -195,7 +193,6 @@ def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: Tensor
 
 
 @register_op(infer=infer_quantize_linear)
-@quiet
 def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *, dtype: DType, axis: int = 1,
                     block_size: int = 0, saturate: bool = True, precision: DType = t.f32) -> Array:
     """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
@@ -232,7 +229,6 @@ def infer_dequantize_linear(src: TensorType, scale: TensorType, zero_point: Tens
 
 
 @register_op(infer=infer_dequantize_linear)
-@quiet
 def dequantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *, dtype: DType = t.f32,
                       axis: int = 1, block_size: int = 0) -> Array:
     """`(src - zero_point) * scale` in f32, with an exact difference, rounded to `dtype` (ONNX DequantizeLinear)."""

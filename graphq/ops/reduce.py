@@ -14,7 +14,7 @@ from graphq.errors import GraphError
 from graphq.ir import Op, TensorType, register_op
 from graphq.kernels.numbers import observed
 from graphq.kernels.numbers.mean_sums import row_totals
-from graphq.ops.rules import FLOATS, Array, Body, expect_dtype, normal_axes, normal_axis, quiet, rounded
+from graphq.ops.rules import FLOATS, Array, Body, expect_dtype, normal_axes, normal_axis, rounded
 
 WIDE = np.dtype(np.float64)
 
@@ -64,7 +64,7 @@ def reduction(*, exact: bool = True) -> Callable[[Body], Op]:
             return rounded(f(src, axes, keep_dims), src.dtype) if axes else src
 
         run.__name__, run.__doc__ = f.__name__, f.__doc__
-        return register_op(infer=infer_reduce, exact=exact, layout="reduced", rows="along")(quiet(run))
+        return register_op(infer=infer_reduce, exact=exact, layout="reduced", rows="along")(run)
 
     return declare
 
@@ -129,7 +129,7 @@ def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool
     return _along(src, axes, keep_dims)
 
 
-@register_op(infer=infer_integer_sum, rows="along")
+@register_op(computes=False, infer=infer_integer_sum, rows="along")
 def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = False) -> Array:
     """The sum of integers along `axes` (ONNX ReduceSum). The sum wraps. Without axes the result is `src`."""
     return np.asarray(src.sum(axis=axes, keepdims=keep_dims, dtype=src.dtype)) if axes else src

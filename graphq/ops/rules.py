@@ -196,12 +196,7 @@ Array: TypeAlias = np.ndarray
 Body: TypeAlias = Callable[..., Any]
 
 
-quiet = np.errstate(all="ignore")
-"""A decorator for references. It turns off NumPy's floating-point warnings, because infinities and NaN are valid."""
-
-
 def _computed_in(wide: np.dtype, f: Body) -> Body:
-    @quiet
     @functools.wraps(f)
     def run(*args: Array, **attrs: Any) -> Array:
         dtypes = {a.dtype for a in args}
