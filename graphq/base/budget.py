@@ -6,6 +6,7 @@ A model file of a hundred bytes can ask for terabytes, for example by a padding 
 Reserved memory stays counted until the `budget` ends or a `recount` replaces the count.
 """
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -132,11 +133,11 @@ def collector_paused() -> Iterator[None]:
     """Keep the collector off within a `with` block or a decorated function.
 
     Compiling makes hundreds of thousands of long-lived objects, and scanning them takes a tenth of the compile time. If
-    the collector is already off, it stays off. If several threads pause the collector at once, the first thread to
-    finish switches it on again.
+    the collector is already off, it stays off. Only the main thread pauses it: another thread would undo at the end
+    what the user's code has set in the meantime.
     """
     global _paused
-    if not gc.isenabled():
+    if not gc.isenabled() or threading.current_thread() is not threading.main_thread():
         yield
         return
     try:

@@ -56,6 +56,8 @@ def import_kernels(path: Path) -> list[str]:
     if not file.private:
         file.fail("others than this user can write to it, so its code is not used")
     file.check()
+    if "cpu" not in file.index:
+        file.fail("it has no kernels alone: `graphq cache import` reads what `graphq cache export` wrote")
     for what, own in ("versions", cache.versions()), ("cpu", cpu.describe()):
         if (theirs := file.index.get(what)) != own:
             file.fail(f"its kernels are for other machines: {what} {theirs!r:.2000}, but here {own!r}")

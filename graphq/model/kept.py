@@ -208,17 +208,15 @@ class Kept:
 
     def start_writing(self, write: Callable[[Path], None]) -> None:
         """Call `write` with the model's path, in the background and after all earlier calls have ended."""
-        writers.setdefault(self.digest, Tasks("graphq-keeping")).start(partial(self._write, write))
+        writers.setdefault(self.digest, Tasks("graphq-keeping")).start(
+            partial(self._write, write), "a compiled model is not kept")
 
     def _write(self, write: Callable[[Path], None]) -> None:
-        """Write a file. Failures are only logged, because the model in memory is valid."""
-        try:
-            folder = cache.lasting()
-            if folder is not None:
-                write(folder / self.name)
-                cache.tidy(folder)
-        except Exception as e:  # a full disk, a missing folder, or an option that JSON cannot express
-            log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
+        """Write a file."""
+        folder = cache.lasting()
+        if folder is not None:
+            write(folder / self.name)
+            cache.tidy(folder)
 
     def _write_plan(self, path: Path, plan: NativePlan, plans: Plans) -> None:
         if not path.is_file():

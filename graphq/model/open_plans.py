@@ -68,8 +68,9 @@ class OpenPlans(Plans):
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._improved: set[tuple[int, Sizes]] = set()
         """The classes for which a process (this one, or one that it is a fork of) began a plan in the background."""
-        self._order = Lock()
-        """The lock to hold while entries of `by_class` or `by_shapes` move: others could miss a moving entry."""
+        self._order, self._reading = Lock(), Lock()
+        """The locks to hold while entries of `by_class` or `by_shapes` move (others could miss a moving entry), and
+        while a plan is read from a file."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in self.signature.inputs)
         if not self.for_each_shape and not unread:
@@ -199,7 +200,9 @@ class OpenPlans(Plans):
                 self.for_each_shape = True
         elif class_of(made.made.sizes) != of and (os.getpid(), of) not in self._improved:
             self._improved.add((os.getpid(), of))
-            background.start(partial(self._improve, sizes))
+            background.start(
+                partial(self._improve, sizes),
+                f"{self.signature.name}: a plan for other sizes serves the sizes {sizes}, because they have none")
         return made
 
     def _ensured(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner:
@@ -216,17 +219,15 @@ class OpenPlans(Plans):
 
     def _improve(self, sizes: Sizes) -> None:
         """Read or make a plan for the class of these sizes; for a kept model also plans that other calls may need."""
-        try:
-            if self._from_file and self.grown is None:
-                self.all()
-            else:
-                self._ensured(sizes, [class_of(sizes)])
-            self.by_shapes = {}  # not `clear`: a call that has not ended may add another plan's runner to the old dict
-            if self.grown is not None:
-                self.covering()
-        except (GraphqError, _Anew) as e:
-            log.warning("%s: a plan for other sizes serves the sizes %s, because they have none: %s",
-                        self.signature.name, sizes, e)
+        if not main_thread().is_alive():  # Python is ending
+            return
+        if self._from_file and self.grown is None:
+            self.all()
+        else:
+            self._ensured(sizes, [class_of(sizes)])
+        self.by_shapes = {}  # not `clear`: a call that has not ended may add another plan's runner to the old dict
+        if self.grown is not None:
+            self.covering()
 
     def _known(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner | None:
         """The runner of a plan of these `classes` that holds; by default of any class, if possible of the sizes' own.
@@ -251,21 +252,21 @@ class OpenPlans(Plans):
 
     def _of_class(self, of: Sizes, read: bool = True) -> Iterator[OpenPlan]:
         """Yield the plans of a class: first the plans in memory, then, if `read`, plans of a file, one by one."""
-        with self._order.hold:
-            plans = list(self.by_class.get(of, ()))
-        yield from plans
-        while read:
+        seen: set[int] = set()
+        while True:
             with self._order.hold:
-                entry = next((x for x in self._unread if class_of(x[0]) == of), None)
-                if entry is None:
-                    return
-                plan = entry[1]()
-                assert isinstance(plan, OpenPlan)
-                if entry not in self._unread:  # a signal handler has read the plan in the meantime
-                    continue
-                self._unread.remove(entry)
-                self.by_class.setdefault(of, []).append(plan)
-            yield plan
+                plans = [plan for plan in self.by_class.get(of, ()) if id(plan) not in seen]
+                entry = next((x for x in self._unread if read and class_of(x[0]) == of), None)
+            seen.update(map(id, plans))
+            yield from plans
+            if entry is None:
+                return
+            with self._reading.hold:
+                plan = entry[1]() if entry in self._unread else None
+                with self._order.hold:
+                    if isinstance(plan, OpenPlan) and entry in self._unread:  # no signal handler has read it meanwhile
+                        self._unread.remove(entry)
+                        self.by_class.setdefault(of, []).append(plan)
 
     def _new(self, sizes: Sizes) -> Runner:
         """Make a plan and return its runner. The plan is made for the class's examples, or else for these sizes."""

@@ -1,6 +1,7 @@
 """The collector is off while graphs are compiled and plans are read, and as it was after an error or in a fork."""
 import gc
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -37,6 +38,22 @@ def test_a_collector_that_was_off_stays_off():
     with collector_paused():
         pass
     assert not gc.isenabled()
+
+
+def test_another_thread_leaves_the_collector_as_it_is():
+    """The user's code may switch it off or on meanwhile."""
+    seen = []
+
+    def pauses():
+        with collector_paused():
+            seen.append(gc.isenabled())
+            gc.disable()
+        seen.append(gc.isenabled())
+
+    thread = threading.Thread(target=pauses)
+    thread.start()
+    thread.join()
+    assert seen == [True, False]
 
 
 def test_a_fork_within_has_the_collector_on():

@@ -1,18 +1,20 @@
 """Work in the background: one task after another, each in a thread."""
+import logging
 import os
 import threading
 
 import pytest
 
+from graphq.base.locks import Lock
 from graphq.base.tasks import Tasks
 
 
 def test_tasks_run_in_order():
     tasks, done = Tasks("some-tasks"), []
     free = threading.Event()
-    tasks.start(free.wait)
+    tasks.start(free.wait, "it failed")
     for k in range(20):
-        tasks.start(lambda k=k: done.append((k, threading.current_thread().name)))
+        tasks.start(lambda k=k: done.append((k, threading.current_thread().name)), "it failed")
     assert not done
     free.set()
     tasks.join()
@@ -23,11 +25,11 @@ def test_a_task_that_starts_another_and_joins_does_not_wait_for_itself():
     tasks, done = Tasks("some-tasks"), []
 
     def first():
-        tasks.start(lambda: done.append(2))
+        tasks.start(lambda: done.append(2), "it failed")
         tasks.join()
         done.append(1)
 
-    tasks.start(first)
+    tasks.start(first, "it failed")
     while len(done) < 2:
         tasks.join()
     assert done == [1, 2]
@@ -42,7 +44,7 @@ def test_each_thread_follows_another(monkeypatch):
         most.append(len(running))
         running.pop()
 
-    other = threading.Thread(target=tasks.start, args=(task,))
+    other = threading.Thread(target=tasks.start, args=(task, "it failed"))
 
     def slow_start(thread):
         if thread.name == "some-tasks" and not begun:
@@ -52,7 +54,7 @@ def test_each_thread_follows_another(monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", slow_start)
-    tasks.start(task)
+    tasks.start(task, "it failed")
     other.join()
     tasks.join()
     assert most == [1, 1]
@@ -65,19 +67,48 @@ def test_a_task_runs_here_if_no_thread_can_be_started(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", full)
-    tasks.start(lambda: done.append(threading.current_thread()))
+    tasks.start(lambda: done.append(threading.current_thread()), "it failed")
     tasks.join()
     assert done == [threading.current_thread()]
+
+
+def test_an_error_of_a_task_is_logged(caplog):
+    tasks, done = Tasks("some-tasks"), []
+
+    def broken():
+        raise OSError("the disk is full")
+
+    with caplog.at_level(logging.WARNING, "graphq"):
+        tasks.start(broken, "a file is not written")
+        tasks.start(lambda: done.append(1), "it failed")
+        tasks.join()
+    assert done == [1] and "a file is not written: OSError: the disk is full" in caplog.text
+
+
+def test_a_signal_handler_waits_for_some_time_for_a_task_that_needs_the_lock_of_its_thread(monkeypatch):
+    monkeypatch.setattr("graphq.base.tasks.PATIENCE_SECONDS", 0.1)
+    tasks, lock, done = Tasks("some-tasks"), Lock(), []
+
+    def needs_it():
+        with lock.hold:
+            done.append(1)
+
+    with lock.hold:
+        tasks.start(needs_it, "it failed")
+        tasks.join()
+        assert not done
+    tasks.join()
+    assert done == [1]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_the_child_of_a_fork_drops_the_tasks_of_its_parent():
     tasks, done, free = Tasks("some-tasks"), [], threading.Event()
-    tasks.start(free.wait)
+    tasks.start(free.wait, "it failed")
     child = os.fork()
     if child == 0:
         tasks.join()
-        tasks.start(lambda: done.append(1))
+        tasks.start(lambda: done.append(1), "it failed")
         tasks.join()
         os._exit(0 if done == [1] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -151,7 +151,7 @@ def test_files_of_others_and_of_other_kinds_are_refused(folder, file, tmp_path, 
     assert "others than this user can write to it" in refused(capsys, folder, file)
     assert "No such file" in refused(capsys, folder, tmp_path / "none")
     saved_file.write(tmp_path / "model", {"builds": []}, [])
-    assert "versions None, but here" in refused(capsys, folder, tmp_path / "model")
+    assert "reads what `graphq cache export` wrote" in refused(capsys, folder, tmp_path / "model")
     file.chmod(0o600)
     with pytest.raises(gq.GraphqError, match="its index has no builds"):
         gq.load_compiled(file)
