@@ -3,11 +3,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.traceback import preserve_node_meta
 
 from graphq.errors import GraphError
 from graphq.torch.model import TorchModel
@@ -39,28 +39,26 @@ class _Compiled:
 
     def __init__(self, module: Any, inputs: Sequence[Any], fallback: bool, options: Mapping[str, Any]) -> None:
         self.module, self.fallback, self.options = module, fallback, options
+        for n in module.graph.nodes:
+            n.stack_trace = n.stack_trace or "a module without source"  # otherwise PyTorch takes this file's lines
         self.places = [n for n in module.graph.nodes if n.op == "placeholder"]
         # Dynamo names the buffers of a module so; if it did not, they would be inputs
         self.constants = [k for k, n in enumerate(self.places)
                           if isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name]
         self.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         self.changes, self.live = Counter[int](), set[int]()
-        self.state: list[Any] | None = None
+        self.run: Callable[..., Any] | None = None
+        self.same: dict[int, Callable[[Any], bool]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        if self.state != (state := self._state(args)):
-            self.changes.update(k for k, old, new in zip(self.constants, self.state or state, state, strict=True)
-                                if old != new)
+        changed = [k for k, same in self.same.items() if not same(args[k])]
+        if changed or self.run is None:
+            self.changes.update(changed)
             self.constants = [k for k in self.constants if self.changes[k] < MOST_CHANGES]
-            self.state = None  # as long as compiling fails
+            self.run, self.same = None, {}  # as long as compiling fails
             self.run = self._compiled(args)
-            self.state = self._state(args)
+            self.same = {k: _comparison(args[k], k not in self.live) for k in self.constants}
         return self.run(*args)
-
-    def _state(self, args: Sequence[Any]) -> list[Any]:
-        """The memory of each constant, and its count of changes in place, unless the graph itself reads the memory."""
-        return [(args[k].data_ptr(), k in self.live or args[k].is_inference() or args[k]._version)
-                for k in self.constants]
 
     def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
         """A function of the arguments; PyTorch's execution if graphq cannot compile the graph and may fall back."""
@@ -77,7 +75,7 @@ class _Compiled:
             frozen = _Frozen(self, args, taken, sizes)
             with torch.no_grad(), torch.autocast("cpu", enabled=False):
                 program = torch.export.export(frozen, tuple(args[k].detach() for k in taken), dynamic_shapes=(shapes,))
-            model = TorchModel(convert(frozen.with_places(program)), **self.options)
+            model = TorchModel(convert(program), **self.options)
         except Exception as e:  # torch.export raises errors of many classes
             if not self.fallback:
                 raise
@@ -89,12 +87,29 @@ class _Compiled:
         return lambda *args: model(*[args[k] for k in taken])
 
 
-class _Call(torch.nn.Module):
-    """A call of a function, which has its own path in a program."""
+class _Saved(torch.autograd.Function):
+    """A function that saves a tensor for its gradient: PyTorch refuses to read it after a change in place."""
 
-    def forward(self, function: Callable[[], Any]) -> Any:
-        """Call the function."""
-        return function()
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """The leaf, which requires a gradient, so that PyTorch saves."""
+        ctx.save_for_backward(tensor)
+        return leaf.clone()
+
+
+def _comparison(tensor: torch.Tensor, elements: bool) -> Callable[[torch.Tensor], bool]:
+    """A function: whether a tensor has this one's memory and, if `elements` count, no change in place since now."""
+    memory, saved = tensor.data_ptr(), None
+    if elements and not tensor.is_inference():  # PyTorch does not count changes of these
+        with torch.inference_mode(False), torch.enable_grad():
+            saved = _Saved.apply(torch.zeros(0, requires_grad=True), tensor.detach()).grad_fn
+
+    def same(now: torch.Tensor) -> bool:
+        try:
+            return now.data_ptr() == memory and (saved is None or bool(saved.saved_tensors))
+        except RuntimeError:
+            return False
+    return same
 
 
 class _Frozen(torch.nn.Module):
@@ -105,7 +120,6 @@ class _Frozen(torch.nn.Module):
         super().__init__()
         self.graph, self.autocast, self.taken, self.sizes = compiled.module, compiled.autocast, taken, sizes
         self.names = {k: compiled.places[k].name for k in compiled.constants}
-        self.calls = torch.nn.ModuleDict({n.name: _Call() for n in compiled.module.graph.nodes})
         for k, name in self.names.items():
             self.register_buffer(name, inputs[k].detach())
 
@@ -114,26 +128,6 @@ class _Frozen(torch.nn.Module):
         args = dict(zip(self.taken, given, strict=True))
         args |= {k: args[place].shape[axis] for k, (place, axis) in self.sizes.items()}
         args |= {k: getattr(self, name) for k, name in self.names.items()}
-        with nullcontext() if self.autocast is None else torch.autocast("cpu", self.autocast):
-            return _Interpreter(self).run(*(args[k] for k in sorted(args)))
-
-    def with_places(self, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-        """The program, in which calls have the paths and the source of the user's modules."""
-        places = {f"calls.{n.name}": n.meta for n in self.graph.graph.nodes}
-        for node in program.graph.nodes:
-            for path, _ in [*node.meta.get("nn_module_stack", {}).values()]:
-                node.meta.update({key: places[path].get(key) for key in ("nn_module_stack", "stack_trace")}
-                                 if path in places else {})
-        return program
-
-
-class _Interpreter(fx.Interpreter):
-    """Call each node of a graph in a module that is named after the node."""
-
-    def __init__(self, frozen: _Frozen) -> None:
-        super().__init__(frozen.graph)
-        self.calls = frozen.calls
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Call a node."""
-        return self.calls[n.name](partial(super().run_node, n))
+        # calls of the program have the paths and the source of the user's modules
+        with nullcontext() if self.autocast is None else torch.autocast("cpu", self.autocast), preserve_node_meta():
+            return fx.Interpreter(self.graph).run(*(args[k] for k in sorted(args)))
