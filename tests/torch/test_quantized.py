@@ -89,6 +89,15 @@ def test_ranges_at_run_time():
         np.testing.assert_array_equal(got, want.numpy(), err_msg=str(k))
 
 
+def test_rows_of_open_batches_and_lengths():
+    sizes = {axis: torch.export.Dim(name, max=64) for axis, name in enumerate(("batch", "length"))}
+    module = Module(lambda x: per_token(x)[1] + per_token_asymmetric(x)[1])
+    graph = gq.from_torch(torch.export.export(module, (torch.ones(2, 3, 8),), dynamic_shapes=((sizes,),)))
+    for shape in ((4, 5, 8), (1, 1, 8)):
+        x = torch.randn(*shape, generator=torch.Generator().manual_seed(2))
+        np.testing.assert_array_equal(gq.reference(graph, x.numpy()), module(x).numpy())
+
+
 def conv_of_integers(w, scales):
     def f(x):
         x = Q.dequantize_per_tensor(Q.quantize_per_tensor(x, 0.019, 128, 0, 255, torch.uint8), 0.019, 128, 0, 255,

@@ -113,11 +113,12 @@ def dequantize_blocks(c: AtenCall) -> Result:
     """
     x, dims, (scale, zp) = c.x, c.dims(c.x), parameters(c)
     block = c["block_size"] or [*[1] * (len(dims) - 1), dims[-1]]
-    counts = [1 if d == b else -1 if d is None else d // b for d, b in zip(dims, block, strict=True)]
+    counts = [1 if d == b else 0 if d is None else d // b for d, b in zip(dims, block, strict=True)]
     if zp is not None and (zp.data is not None and not zp.data.any() or zp.type.known and not zp.type.size):
         zp = None
-    scale = c.graph.static_reshape(c.value(scale, t.f32), shape=counts)
-    zp = None if zp is None else c.value(c.graph.static_reshape(zp, shape=counts), t.s32)
+    # a count of 0 is that of an open axis
+    scale = c.graph.static_reshape(c.value(scale, t.f32), shape=counts, special_zero=True)
+    zp = None if zp is None else c.value(c.graph.static_reshape(zp, shape=counts, special_zero=True), t.s32)
     narrow = NARROW.get((c["quant_min"], c["quant_max"]))
     if x.data is not None and narrow is not None:
         x = c.graph.add_constant(x.data.astype(narrow.numpy))
