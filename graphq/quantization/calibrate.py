@@ -5,6 +5,7 @@ kernel counts elements while the tensor is in the cache. A batch yields 64 KB pe
 size.
 """
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -131,7 +132,7 @@ def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch
         raise InputError("batches must be an iterable of dicts from input names to arrays, got "
                          f"{type(batches).__name__}" + ": put it into a list" * single)
     for k, batch in enumerate(progress(batches, "batches")):
-        yield from _cut(_by_name(batch, list(types), f"batch {k + 1}"), types)
+        yield from _cut(_by_name(batch, types, f"batch {k + 1}"), types)
 
 
 def is_plain(batch: Any) -> bool:
@@ -139,25 +140,44 @@ def is_plain(batch: Any) -> bool:
     return isinstance(batch, Mapping) and not any(hasattr(x, "detach") for x in batch.values())
 
 
-def _by_name(batch: Any, names: Sequence[str], where: str) -> Batch:
+def _by_name(batch: Any, types: Mapping[str, TensorType], where: str) -> Batch:
     """A batch as a dict of arrays. Raises InputError for anything that cannot become such a dict.
 
-    A batch may also be a tensor of PyTorch, or a list or tuple whose first items are the inputs: data loaders append
-    labels. A tensor has the method `detach`; PyTorch need not be imported.
+    A batch may also be a tensor of PyTorch, or a list or tuple that begins with the inputs, nested as in the program:
+    data loaders append labels. These inputs are tensors, but a single one may be an array. A tensor has the method
+    `detach`; PyTorch need not be imported.
     """
-    items = batch[:len(names)] if isinstance(batch, list | tuple) else [batch]
-    if len(items) == len(names) and (all(hasattr(x, "detach") for x in items) or len(names) == 1
-                                     and items[0] is not batch and hasattr(items[0], "__array__")):
-        batch = dict(zip(names, items, strict=True))
     if not isinstance(batch, Mapping):
-        raise InputError(f"{where} must be a dict from input names to arrays, got {type(batch).__name__}"
-                         + f"; the model has inputs {', '.join(names)}" * (len(names) > 1))
+        found = [*islice(_leaves(batch), len(types))]
+        array = len(types) == 1 and found and found[0] is not batch and hasattr(found[0], "__array__")
+        if len(found) < len(types) or not (array or all(hasattr(x, "detach") for x in found)):
+            raise InputError(f"{where} must be a dict from input names to arrays, got {type(batch).__name__}"
+                             + f"; the model has inputs {', '.join(types)}" * (len(types) > 1))
+        batch = dict(zip(types, found, strict=True))
     if is_plain(batch):
         return batch
     try:
-        return {name: np.asarray(x.detach().cpu()) if hasattr(x, "detach") else x for name, x in batch.items()}
-    except (RuntimeError, TypeError, ValueError) as e:  # an example: tensors of bf16, a type that NumPy lacks
+        return {name: _array(x, types.get(name)) if hasattr(x, "detach") else x for name, x in batch.items()}
+    except (RuntimeError, TypeError, ValueError) as e:
         raise InputError(f"{where}: {e}") from None
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    """The items of nested lists, tuples and dicts, in order."""
+    if not isinstance(x, Mapping | list | tuple):
+        yield x
+        return
+    for item in x.values() if isinstance(x, Mapping) else x:
+        yield from _leaves(item)
+
+
+def _array(tensor: Any, like: TensorType | None) -> np.ndarray:
+    """The elements of a tensor of PyTorch; those of types that NumPy lacks, such as bf16, in an input's type."""
+    tensor = tensor.detach().cpu()
+    try:
+        return np.asarray(tensor)
+    except TypeError:
+        return np.asarray(tensor.float()).astype(np.float32 if like is None else like.dtype.numpy, casting="same_kind")
 
 
 def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:

@@ -87,8 +87,22 @@ def test_tensors_become_arrays():
     for batch in ({"x": Tensor(x)}, [Tensor(x)], (Tensor(x), Tensor(x)), Tensor(x)):
         (found,) = cut([batch])
         assert type(found["x"]) is np.ndarray and np.array_equal(found["x"], x)
-    with pytest.raises(InputError, match="batch 2: no BFloat16"):
-        cut([{"x": x}, [Tensor(x, TypeError("no BFloat16"))]])
+    (found,) = cut([({"first": Tensor(x), "others": [Tensor(x + 1), "unused"]},)], z=(2, 3))
+    assert np.array_equal(found["x"], x) and np.array_equal(found["z"], x + 1)
+    with pytest.raises(InputError, match="batch 2: it has no elements"):
+        cut([{"x": x}, [Tensor(x, RuntimeError("it has no elements"))]])
+
+
+def test_tensors_of_types_that_numpy_lacks():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([[1, 1 / 3, -0.1]], dtype=torch.bfloat16)
+    for like, found in (("f32", x.float().numpy()), ("bf16", x.view(torch.int16).numpy().view(gq.dtypes.bf16.numpy))):
+        g = gq.Graph("net")
+        (batch,) = checked_batches([x], [g.input("x", dtype=like, shape=(1, 3))])
+        assert batch["x"].dtype == found.dtype and np.array_equal(batch["x"], found)
+    g = gq.Graph("net")
+    with pytest.raises(InputError, match="batch 1: Cannot cast"):
+        [*checked_batches([x], [g.input("x", dtype="s8", shape=(1, 3))])]
 
 
 def test_quantize_takes_the_batches_of_a_data_loader():
