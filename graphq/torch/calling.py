@@ -16,23 +16,14 @@ TORCH_TYPES = {dtype_of(dtype).numpy: dtype for dtype in VIEWED}
 """PyTorch's element types by NumPy's, for types that `torch.from_numpy` does not take."""
 
 
-class OpenSize(NamedTuple):
-    """An open size: the leaf and the axis that it is read from, and its range in the program."""
-
-    argument: int
-    axis: int
-    least: int
-    most: float
-
-
 class Calling(NamedTuple):
     """The structure of a program's arguments and of its result, flattened into leaves.
 
     For each leaf of the arguments, `arguments` has the class Tensor if it is an input of the graph, otherwise the value
     that the program was exported with. The graph's first inputs are `buffers`, tensors of the module that the program
     changes; its first outputs are new values for `changed`: buffers, and arguments by their number. For each leaf of
-    the result, `results` has its kind: "tensor", "number" or None. `sizes` are the open sizes of the arguments, and
-    `guards` functions of the leaves that raise AssertionError for sizes that the program was not exported for.
+    the result, `results` has its kind: "tensor", "number" or None. `guards` are functions of the leaves that raise
+    AssertionError for sizes that the program was not exported for.
     """
 
     in_spec: Any
@@ -41,7 +32,6 @@ class Calling(NamedTuple):
     buffers: tuple[torch.Tensor, ...]
     changed: tuple[torch.Tensor | int, ...]
     results: tuple[str | None, ...]
-    sizes: tuple[OpenSize, ...]
     guards: tuple[Callable[..., Any], ...]
 
     @staticmethod
@@ -81,18 +71,14 @@ class Calling(NamedTuple):
 
     def check_shapes(self, shapes: Sequence[Sequence[int]]) -> None:
         """Raise InputError for shapes of the graph's inputs that the program was not exported for."""
-        given = iter(shapes[len(self.buffers):])
-        leaves = [torch.empty(next(given), device="meta") if x is torch.Tensor else x for x in self.arguments]
-        for size in self.sizes:
-            n = leaves[size.argument].shape[size.axis]
-            if not size.least <= n <= size.most:
-                raise InputError(f"argument {size.argument} has size {n} along axis {size.axis}: the program was "
-                                 f"exported for {size.least} to {size.most:g}")
+        given = [tuple(shape) for shape in shapes[len(self.buffers):]]
+        sizes = iter(given)
+        leaves = [torch.empty(next(sizes), device="meta") if x is torch.Tensor else x for x in self.arguments]
         for guard in self.guards:
             try:
                 guard(*leaves)
             except AssertionError as e:
-                raise InputError(f"the program was not exported for these sizes: {e}") from None
+                raise InputError(f"the program was not exported for these sizes, {given}: {e}") from None
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -1,5 +1,4 @@
 """Convert exported programs: inputs, constants, calls in order, names of values, outputs."""
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.ir.interpret import CHECK_SHAPES
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import NOWHERE, names_of_calls
-from graphq.torch.calling import CALLING, Calling, OpenSize
+from graphq.torch.calling import CALLING, Calling
 from graphq.torch.operators.decompositions import call_key, decomposed, table
 from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
 
@@ -84,7 +83,6 @@ class _Conversion:
         self.constants: dict[Any, Value] = {}
         self.names: dict[Any, str] = {}
         self.arguments: dict[str, Any] = {}
-        self.sizes: list[OpenSize] = []
         self.buffers: dict[str, torch.Tensor] = {}
         self.traced: dict[str, fx.GraphModule | None] = {}
         signature = program.graph_signature
@@ -92,7 +90,6 @@ class _Conversion:
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
         self.given = {n.name for n, spec in zip(places, signature.input_specs, strict=True)
                       if spec.kind == InputKind.USER_INPUT}
-        self.ranges = {str(symbol): _limits(x) for symbol, x in program.range_constraints.items()}
         self.mode = next((v.fake_mode for n in places if hasattr(v := n.meta.get("val"), "fake_mode")), nullcontext())
         given = [self._given(node, spec) for node, spec in zip(places, signature.input_specs, strict=True)]
         self._return(self._run(program.graph_module, given))
@@ -115,10 +112,6 @@ class _Conversion:
         if not isinstance(val, torch.Tensor):
             raise GraphError(f"input '{node.name}' is {type(val).__name__} ({spec.kind.name}): inputs must be tensors")
         dims = [int(d) if is_concrete_int(d) else None for d in val.shape]
-        for axis, d in enumerate(val.shape):
-            limits = self.ranges.get(str(d)) if is_input and dims[axis] is None else None
-            if limits is not None:
-                self.sizes.append(OpenSize(len(self.arguments) - 1, axis, *limits))
         name = node.name if is_input else spec.target if spec.target not in self.given else f"{spec.target}.buffer"
         return self.graph.input(name, dtype=dtype_of(val.dtype), shape=dims)
 
@@ -234,22 +227,17 @@ class _Conversion:
         self.graph.set_outputs([*outputs.values()], [*outputs])
         self.graph.prune()
         specs = self.program.call_spec
+        guards = _guards(self.program) if self.program.range_constraints else ()
         calling = Calling(specs.in_spec, specs.out_spec, tuple(self.arguments.values()), tuple(self.buffers.values()),
-                          tuple(changed), tuple(kinds), tuple(self.sizes), _guards(self.program) if self.sizes else ())
-        self.graph.meta = {**self.graph.meta, CALLING: calling, **(
-            {CHECK_SHAPES: calling.check_shapes} if self.sizes else {})}
+                          tuple(changed), tuple(kinds), guards)
+        self.graph.meta = {**self.graph.meta, CALLING: calling} | (
+            {CHECK_SHAPES: calling.check_shapes} if guards else {})
 
 
 def _guards(program: torch.export.ExportedProgram) -> tuple[Any, ...]:
     """The functions that PyTorch calls with a program's arguments to check their sizes."""
     module = program.module()
     return tuple(module.get_submodule(str(n.target)) for n in module.graph.nodes if n.op == "call_module")
-
-
-def _limits(found: Any) -> tuple[int, float]:
-    """The least and the largest size in a range of a program. PyTorch says 2 for any size, so 2 is no limit."""
-    least, most = str(found.lower), str(found.upper)
-    return (int(least) if least.isdecimal() and int(least) > 2 else 0), float(most) if most.isdecimal() else math.inf
 
 
 def _names(module: Any) -> dict[Any, str]:
