@@ -95,14 +95,23 @@ def _tried(graph: Graph, batches: Sequence[Batch], wanted: Sequence[Sequence[np.
         return np.inf
 
 
-def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays; 2 if infinities or NaNs differ. Equal infinities and NaNs are left out."""
+def distance(a: np.ndarray, b: np.ndarray, alike: Sequence[np.ndarray] = ()) -> float:
+    """1 - cosine of two arrays; 2 if infinities or NaNs differ. Equal infinities and NaNs are left out.
+
+    With arrays `alike`: half of the mean squared error over their mean square, at most 2. For truth values and integers
+    of more than a byte, such as indices: the share that differs.
+    """
+    if a.dtype.kind == "b" or (a.dtype.kind in "iu" and a.dtype.itemsize > 1):
+        return float(np.mean(a != b)) if a.size else 0.0
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     finite = np.isfinite(x) & np.isfinite(y)
     if not finite.all():
         if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
             return 2.0
         x, y = x[finite], y[finite]
+    square = float(np.mean([np.mean(np.square(z, dtype=np.float64)) for z in alike if z.size] or [0]))
+    if x.size and 0 < square < np.inf:
+        return min(2.0, _dot(x - y, x - y) / (2 * x.size * square))
     size = float(np.sqrt(_dot(x, x) * _dot(y, y)))
     return 1 - _dot(x, y) / size if size > 0 else float((x != y).any())
 

@@ -1,23 +1,20 @@
 """Estimate how reliable the loss of a setting is, by held-out batches and by their smaller and larger copies."""
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any, cast
 
 import numpy as np
 
+from graphq.dtypes import as_dtype
 from graphq.errors import InputError
-from graphq.ir import Graph
+from graphq.ir import Graph, Value
 from graphq.ir.interpret import check_inputs
 from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, LazyBatches, Reordered, checked_batches, is_plain
 
 GOOD = 5e-5
-"""A loss that 8 bits cannot avoid, so a smaller loss is not sought: normally distributed outputs lose it.
-
-With 9 standard deviations in 255 steps the squared error of one rounding is (9 / 255)**2 / 12 = 1e-4 of the variance,
-and 1 - cosine is half of that.
-"""
+"""A loss that 8 bits cannot avoid, so a smaller loss is not sought: normally distributed outputs lose it."""
 SIZES = 0.7, 1.3
 """The numbers by which copies of the batches are multiplied: the sizes of inputs that an estimate covers."""
 FEW = 8
@@ -29,13 +26,11 @@ HOLDS = 0.95
 
 
 def highest(losses: Sequence[float]) -> float:
-    """The loss that a new batch exceeds in 1 - HOLDS of all cases, given the losses of n other batches.
+    """The loss that a new batch exceeds in 1 - HOLDS of all cases, given the losses of n other batches; 2 at most.
 
-    Any of n + 1 batches is equally likely to lose most, so the new one exceeds the largest loss with probability
-    1 / (n + 1), and c times this loss with probability 1 / (c (n + 1)) if the probability of a loss falls like 1 / x.
-    This is the slowest fall with which losses can have a mean. Losses below GOOD say nothing about larger ones.
+    The probability of a loss is assumed to fall like 1 / x. Losses below GOOD say nothing about larger ones.
     """
-    return max((GOOD, *losses)) * max(1.0, 1 / ((1 - HOLDS) * (len(losses) + 1)))
+    return min(2.0, max((GOOD, *losses)) * max(1.0, 1 / ((1 - HOLDS) * (len(losses) + 1))))
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,7 @@ class Estimate:
     on copies of these batches that are 0.7 and 1.3 times as large. `batches` is the number of batches; `repeated` of
     them equal an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges so far.
     `seen` is the largest loss of the graph on batches, with ranges from all batches; None if it was not measured.
+    `fixed` has the inputs that copies do not scale (`scalable`); if all inputs are fixed, `sized` is None.
     """
 
     losses: tuple[float, ...]
@@ -54,16 +50,17 @@ class Estimate:
     exceeded: float
     repeated: int = 0
     seen: float | None = None
+    fixed: tuple[str, ...] = ()
 
     @property
     def expected(self) -> float:
         """The loss to expect at most of inputs like the batches: `highest` of the held-out losses, at least `seen`."""
-        return max(self.seen or 0.0, highest(self.losses or (self.sized or 0.0,)))
+        return max(self.seen or 0.0, highest(self.losses or (self.sized or self.seen or 0.0,)))
 
     @property
-    def expected_sized(self) -> float:
-        """The largest loss that such inputs are expected to have at 0.7 to 1.3 times their size."""
-        return max(self.expected, self.sized or 0.0)
+    def expected_sized(self) -> float | None:
+        """The largest loss to expect of such inputs at 0.7 to 1.3 times their size; None if all inputs are fixed."""
+        return None if self.fixed and self.sized is None else max(self.expected, self.sized or 0.0)
 
     @property
     def depends(self) -> bool:
@@ -79,23 +76,17 @@ class Estimate:
     @property
     def sure(self) -> bool:
         """Whether there are enough batches, and the loss on held-out batches and their copies is small."""
-        return self.enough <= self.batches and not self.much and not self.grows
+        return self.enough <= self.batches and not self.much and (self.sized or 0.0) <= tuned.TARGET
 
     @property
     def much(self) -> bool:
         """Whether the loss is so large that other data may lose far more."""
         return max((*self.losses, self.seen or 0.0)) > tuned.TARGET
 
-    @property
-    def grows(self) -> bool:
-        """Whether the loss on smaller or larger copies is large."""
-        return (self.sized or 0.0) > tuned.TARGET
-
     def json(self) -> dict[str, Any]:
         """The numbers for a report."""
-        return {"losses": list(self.losses), "sized": self.sized, "seen": self.seen, "expected": self.expected,
-                "expected_sized": self.expected_sized, "batches": self.batches, "repeated": self.repeated,
-                "exceeded": self.exceeded, "enough": self.enough, "sure": self.sure}
+        return {**asdict(self), "losses": list(self.losses), "fixed": list(self.fixed), "expected": self.expected,
+                "expected_sized": self.expected_sized, "enough": self.enough, "sure": self.sure}
 
     def __str__(self) -> str:
         parts, why = [], []
@@ -103,8 +94,7 @@ class Estimate:
             parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out batches")
         if self.sized is not None:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
-        if self.grows and not self.much:
-            why.append(f"copies of the batches lose more than {tuned.TARGET:g}")
+            why += [f"copies lose more than {tuned.TARGET:g}"] * (self.sized > tuned.TARGET and not self.much)
         if self.exceeded > tuned.SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
         why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - LEAST_ASKED)
@@ -115,21 +105,29 @@ class Estimate:
         asked = f"; {number} would be enough" if self.enough > self.batches and not self.much else ""
         sure = f"sure: {self.batches} batches are enough for inputs like these" if self.sure else \
             f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}{asked}"
-        most = f"{self.expected:.1e} on new inputs like these, {self.expected_sized:.1e} at 0.7 to 1.3 times their size"
+        fixed = f" (integers are not scaled: {', '.join(self.fixed)})" * bool(self.fixed)
+        sized = "" if self.expected_sized is None else f", {self.expected_sized:.1e} at 0.7 to 1.3 times their size"
+        most = f"{self.expected:.1e} on new inputs like these{sized}{fixed}"
         return f"1 - cosine with f32: {', '.join(parts)}\nexpect at most {most}\n{sure}"
 
 
-def extended(batches: Sequence[Batch]) -> LazyBatches:
-    """The batches, followed by their copies multiplied by each of SIZES: index n + k is batch k of n times SIZES[0]."""
+def scalable(x: Value) -> bool:
+    """Whether copies scale an input: floats, and bytes that no operation makes wider integers of, such as indices."""
+    return x.dtype.kind == "float" or (x.dtype.kind == "int" and x.dtype.itemsize == 1 and not any(
+        v.dtype.kind == "int" and v.dtype.itemsize > 1 for n in x.users for v in n.outputs))
+
+
+def extended(batches: Sequence[Batch], scaled: Collection[str]) -> LazyBatches:
+    """The batches, then copies with the inputs `scaled` times each of SIZES; n + k is batch k of n times SIZES[0]."""
     def read(k: int) -> Batch:
         kind, number = divmod(k, len(batches))
         if kind == 0:
             return batches[number]
         arrays = {name: np.asarray(x) for name, x in batches[number].items()}
-        for name, x in arrays.items():
-            if x.dtype.kind == "f":
-                limits = np.finfo(x.dtype)
-                arrays[name] = np.clip(x * np.float64(SIZES[kind - 1]), limits.min, limits.max).astype(x.dtype)
+        for name in scaled:
+            x = arrays[name].astype(np.float64) * SIZES[kind - 1]
+            of = as_dtype(arrays[name].dtype)
+            arrays[name] = np.clip(np.rint(x) if of.kind == "int" else x, of.min, of.max).astype(of.numpy)
         return arrays
 
     return LazyBatches(range((1 + len(SIZES)) * len(batches)), read)
@@ -167,7 +165,7 @@ def halves(batch: Batch) -> list[Batch]:
 
 
 def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches as a sequence; iterators, and batches that must be split, become a list.
+    """The batches as a sequence; iterators, and batches that must be cut, become a list.
 
     A single batch is split by `halves`. Fewer than FEW batches are sorted by their digests, so that the result does not
     depend on their order. Raises InputError if there is no batch, or if the graph rejects a batch.

@@ -5,12 +5,11 @@ from typing import Any
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.quantization import dynamic
+from graphq.quantization import dynamic, insert
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.dynamic import insert_dynamic, insert_layers
 from graphq.quantization.estimate import Estimate
-from graphq.quantization.insert import insert_static
 from graphq.quantization.products import left_in_floats, name_values, prepared, refuse_integers, values_by_name
 from graphq.quantization.scheme import Scheme, Setting
 from graphq.quantization.search import Point, Search
@@ -56,7 +55,7 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
         statistics = data if isinstance(data, Statistics) else calibrate(out, data)
         if scheme.states:
             insert_layers(out, scheme)
-        unheld = insert_static(out, statistics, scheme)
+        unheld = insert.insert_static(out, statistics, scheme)
     name_values(out, names)
     out.meta = {**out.meta, "quantization": _facts(out, scheme, unheld)}
     return out
@@ -116,7 +115,9 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None) -> C
     plain = replace(scheme, method="mse", preset="balanced", max_loss=None, max_time=None)
     work = Search(graph, batches, plain)
     setting = work.run(scheme, narrow=scheme.weight_bits is None)
-    made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
+    made, estimate, data = work.made(setting), work.estimate(setting), work.batches
+    held, seen = work.chosen(setting, work.every), work.statistics[work.every]
+    unheld = insert.unheld(work.graph, held, setting.scheme, seen)
     losses, failed, curve = work.losses, work.failed, work.curve
     del work  # free its compiled models
     gained = speed(made, graph, data)

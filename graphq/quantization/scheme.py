@@ -3,6 +3,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
@@ -15,7 +16,7 @@ Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 
 ONE_MODE: Mapping[str, Mode] = {
     **dict.fromkeys(("activations", "symmetric", "method", "percentile", "headroom", "states", "limits"), "static"),
-    "rows": "dynamic"}
+    "between": "static", "rows": "dynamic", "block": "weight_only", "rounding": "weight_only"}
 """Fields of a scheme that apply to only one mode, with this mode."""
 GOALS = ("preset", "max_loss", "max_time")
 """Fields of a scheme that choose a point of the frontier (`Search.choose`)."""
@@ -97,31 +98,30 @@ class Scheme:
             object.__setattr__(self, name, tuple(getattr(self, name)))
             if not all(isinstance(x, str) and x for x in getattr(self, name)):
                 raise GraphError(f"scheme: {name} must hold names that are not empty, got {getattr(self, name)!r}")
-        limits = {name: (float(low), float(high)) for name, (low, high) in dict(self.limits).items()}
-        for name, (low, high) in limits.items():
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise GraphError(f"scheme: limits of '{name}' must be finite, the first below the second, "
-                                 f"got {low:g} and {high:g}")
+        limits = {name: tuple(map(float, x)) for name, x in dict(self.limits).items()}
+        for name, x in limits.items():
+            if not (len(x) == 2 and all(map(math.isfinite, x)) and x[0] < x[1]):
+                raise GraphError(f"scheme: limits of '{name}' must be finite, the first below the second, got "
+                                 f"{' and '.join(f'{part:g}' for part in x)}")
         object.__setattr__(self, "limits", tuple(limits.items()))
         if self.method == "automatic" and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: method 'automatic' needs mode 'static' and 8-bit activations")
+        if self.method == "automatic" and self.headroom != 1:
+            raise GraphError("scheme: headroom has no effect with method 'automatic': give limits, or another method")
         chosen = {f.name: x for f in fields(self) if f.name in GOALS and (x := getattr(self, f.name)) != f.default}
         for name, x in chosen.items():
             if self.method != "automatic":
                 raise GraphError(f"scheme: {name} {x!r} needs method 'automatic', got {self.method!r}")
-            if name != "preset" and not x > 0:
+            if name != "preset" and not (isinstance(x, Real) and float(x) > 0):
                 raise GraphError(f"scheme: {name} must be positive, got {x!r}")
         if len(chosen) > 1:
             raise GraphError(f"scheme: give only one of {', '.join(chosen)}: each chooses a point of the frontier")
         if (self.wide or self.wide_weights) and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: wide and wide_weights need mode 'static' and 8-bit activations")
-        if self.between and self.mode != "static":
-            raise GraphError("scheme: between needs mode 'static'")
         if self.weight_bits == 7 and self.mode == "weight_only":
             raise GraphError("scheme: 7-bit weights need integer layers: mode 'static' or 'dynamic'")
-        for given, name in ((self.weight_bits == 4, "4-bit weights"), (self.rounding == "gptq", "gptq")):
-            if given and self.mode != "weight_only":
-                raise GraphError(f"scheme: {name} need mode 'weight_only', got {self.mode!r}")
+        if self.weight_bits == 4 and self.mode != "weight_only":
+            raise GraphError(f"scheme: 4-bit weights need mode 'weight_only', got {self.mode!r}")
         for f in fields(self):
             mode = ONE_MODE.get(f.name, self.mode)
             if mode != self.mode and getattr(self, f.name) != f.default:

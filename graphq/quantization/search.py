@@ -36,17 +36,16 @@ class Search(Trials):
 
     1. Ranges (`local`): each candidate of RANGES is given to all tensors, and one run of the f32 model with quantized
        twins shows how much each layer's result changes. Each tensor gets the widest range that changes its layers
-       hardly more than the best one. A range that is too narrow for new data loses more than one that is too wide.
-       The outputs' loss does not choose ranges: the best ones on few batches may be the worst on larger inputs.
+       hardly more than the best one.
     2. Operands (`costs`): the operands in 8 bits are sorted by a ratio: the loss if only this operand has 8 bits,
        divided by the time that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster.
        Times are estimated (price.py), so the result does not depend on the machine's load.
     3. Frontier (`frontier`): more and more operands become exact in this order, half as many again each time. The loss
-       of each such setting is measured. A setting that loses no less than a faster one is dropped.
-    4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Its setting gets faster
-       forms if the loss allows them: integers between layers (`between_products`), and weights of 7 bits on CPUs on
-       which these are faster. At last the point gets the loss of its graph. If this loss is
-       above `max_loss`, or a faster point loses no more, the choice is made again.
+       of each such setting is measured, and so is the loss with weights of 7 bits on CPUs on which these are faster.
+       Plain min-max is a point as well. A setting that loses no less than a faster one is dropped.
+    4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. It gets integers between
+       layers if the loss allows them (`between_products`). At last the point gets the loss of its graph. If this loss
+       is above `max_loss`, or a faster point loses no more, the choice is made again.
     """
 
     curve: list[Point]
@@ -61,18 +60,23 @@ class Search(Trials):
         point has the loss or the time that the scheme asks for.
         """
         scheme = scheme or Scheme(method="automatic")
-        self.curve = self.frontier(self.local())
+        self.whole = self.whole or scheme.max_loss is not None
+        self.curve = falling([*self.frontier(self.local()), self.point(self.uniform(Candidate("min_max")))])
+        for p in [*self.curve] if narrow and self.level.sorts else []:
+            of_seven = with_scheme(p.setting, weight_bits=7)
+            found = [q.loss for q in self.curve if q.time <= self.price.time(of_seven)]
+            self.curve = falling([*self.curve, self.point(of_seven, min(found, default=np.inf))])
         while True:
             point, most = self.choose(scheme)
-            setting = self.between_products(point.setting, most)
-            of_seven = with_scheme(setting, weight_bits=7)
-            if narrow and self.level.sorts and self.loss(of_seven, most) <= most:
-                setting = of_seven
-            setting = self.possible(setting)
-            chosen = Point(setting, self.price.time(setting), self.loss(setting))
+            chosen = self.point(self.possible(self.between_products(point.setting, most)))
+            setting = chosen.setting
             self.curve = falling([chosen if p is point else p for p in self.curve])
             if chosen in self.curve and (scheme.max_loss is None or chosen.loss <= scheme.max_loss):
                 return setting
+
+    def point(self, setting: Setting, most: float = np.inf) -> Point:
+        """The point of a setting; its loss is a lower bound if it is above `most`."""
+        return Point(setting, self.price.time(setting), self.loss(setting, most))
 
     def local(self) -> Setting:
         """The setting with each tensor's best candidate (`widest`)."""
@@ -123,7 +127,7 @@ class Search(Trials):
 
         Unless it is `whole`, it ends at a loss of at most GOOD, or at the time of f32 or LONGEST times `setting`'s.
         """
-        found = [Point(setting, self.price.time(setting), self.loss(setting))]
+        found = [self.point(setting)]
         order = self.costs(setting) if self.whole or found[0].loss > GOOD else []
         for count in progress(growing(len(order)), "settings"):
             tried = self.exact(setting, order[:count])
@@ -135,11 +139,11 @@ class Search(Trials):
         return falling(found)
 
     def choose(self, scheme: Scheme) -> tuple[Point, float]:
-        """The point that the scheme asks for, and the most that its faster forms may lose.
+        """The point that the scheme asks for, and the most that it may lose with integers between layers.
 
-        Preset "balanced" asks for the least product of loss and time to the power EXCHANGE. A loss counts as small
-        enough if it is at most TARGET and at most PART of the loss of PLAIN methods. Preset "fast" asks for min-max,
-        which becomes the first point: other ranges lost more on new data in a sixth of the cases.
+        Presets choose from points that lose no more than min-max: "fast" the first one, or min-max if no point is
+        faster, "accurate" the last one, "balanced" the least product of loss and time to the power EXCHANGE. Losses up
+        to TARGET, PART of the loss of PLAIN methods, and the loss of "fast" count as equal.
         """
         curve = self.curve
         if scheme.max_loss is not None:
@@ -154,14 +158,16 @@ class Search(Trials):
                 raise GraphError(f"no setting takes at most {scheme.max_time:g} of the time of f32: the fastest takes "
                                  f"{curve[0].time:.2f}, as estimated")
             return found[-1], max(GOOD, found[-1].loss)
-        if scheme.preset == "fast":
-            setting = self.uniform(Candidate("min_max"))
-            curve[0] = Point(setting, self.price.time(setting), self.loss(setting))
-            return curve[0], GOOD
         if scheme.preset == "accurate":
             return curve[-1], max(GOOD, curve[-1].loss)
-        enough = max(GOOD, min(tuned.TARGET, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
-        point = min(curve, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
+        plain = self.point(self.uniform(Candidate("min_max")))
+        usable = [p for p in curve if p.loss <= plain.loss] or curve
+        fast = usable[0] if usable[0].time < plain.time else plain
+        if scheme.preset == "fast":
+            curve[curve.index(usable[0])] = fast
+            return fast, GOOD
+        enough = max(GOOD, min(tuned.TARGET, fast.loss, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
+        point = min(usable, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
         return point, max(point.loss, enough)
 
     def plain(self, method: Method) -> Setting:

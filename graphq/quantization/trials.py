@@ -13,10 +13,10 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization import tuned
 from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, LazyBatches, calibrate_parts, observed
-from graphq.quantization.compare import farthest, floats
+from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_layers, layers
-from graphq.quantization.estimate import FEW, SIZES, Estimate, extended, numbered, repeated
-from graphq.quantization.insert import Quantized, held_between, insert, kept, quantized_layer, unheld
+from graphq.quantization.estimate import FEW, SIZES, Estimate, extended, numbered, repeated, scalable
+from graphq.quantization.insert import Quantized, held_between, insert, kept, quantized_layer
 from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
 from graphq.quantization.products import LinearLayer, name_values, prepared, refuse_integers, values_by_name
@@ -29,6 +29,8 @@ Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
 MOST_COMPARED = 16
 """The largest number of batches that are held out and compared. It limits the time of a search."""
+SMALL = 4
+"""Outputs of fewer elements are compared with their mean square: the cosine of n elements sees 1 - 1/n of the error."""
 
 
 class Trials:
@@ -42,7 +44,9 @@ class Trials:
         self.graph = prepared(graph)
         refuse_integers(self.graph)
         self.batches = numbered(batches, graph)
-        self.data = extended(self.batches)
+        scaled = [str(v.name) for v in self.graph.inputs if scalable(v)]
+        self.fixed = tuple(str(v.name) for v in self.graph.inputs if not scalable(v))
+        self.data = extended(self.batches, scaled)
         count = len(self.batches)
         self.every = tuple(range(count))
         self.folds = folds(count)
@@ -50,7 +54,7 @@ class Trials:
         """The cases that show the loss on new data."""
         self.compared = list(dict.fromkeys([*self.held_out, *((self.every, k) for _, k in self.held_out)]))
         """The cases on which settings are compared: also these batches with the statistics of all batches."""
-        sizes = range(0, count * (1 + len(SIZES)), count)
+        sizes = range(0, count * (1 + len(SIZES)) if scaled else 1, count)
         self.judged = list(dict.fromkeys((part, first + k % count) for first in sizes for part, k in self.compared))
         """The cases that show how reliable a loss is: also smaller and larger copies of these batches."""
         self.given = resolved(self.graph, scheme or Scheme())
@@ -81,12 +85,9 @@ class Trials:
         self.outputs = Parametrized(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
-        numbers = tuple(dict.fromkeys(k for _, k in self.judged))
-        runs = self.outputs.runs(self._picked(numbers), {}, self.given)
+        numbers = tuple(dict.fromkeys(k for _, k in (*self.compared, *self.judged)))
+        runs = self.outputs.runs(LazyBatches(numbers, self.data.__getitem__), {}, self.given)
         self.wanted = {k: floats(out) for k, out in zip(numbers, runs, strict=True)}
-
-    def _picked(self, numbers: tuple[int, ...]) -> LazyBatches:
-        return LazyBatches(numbers, self.data.__getitem__)
 
     def _said(self, product: LinearLayer) -> bool:
         """Whether the user asks for 16 bits in the layer, limits of its inputs, or integer states of its LSTM."""
@@ -133,13 +134,20 @@ class Trials:
         held_out = tuple(found[case] for case in self.held_out if count > 1 and case in found)
         seen = max((x for (part, k), x in found.items() if part == self.every and k < count), default=None)
         sized = max((x for (_, k), x in found.items() if k >= count), default=None)
-        return Estimate(held_out, sized, count, self.statistics[self.every].unseen, repeated(self.batches), seen)
+        return Estimate(held_out, sized, count, self.statistics[self.every].unseen, repeated(self.batches), seen,
+                        self.fixed)
+
+    def lost(self, k: int, out: np.ndarray | Mapping[str, np.ndarray]) -> float:
+        """The largest distance of an output from f32's on batch `k`; 0 if there are no outputs."""
+        alike = [outs for n, outs in self.wanted.items() if n // len(self.batches) == k // len(self.batches)]
+        return max((distance(a, b, same if a.size < SMALL else ())
+                    for a, b, *same in zip(self.wanted[k], floats(out), *alike, strict=True)), default=0.0)
 
     def loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                 between: Mapping[str, Parameters] | None = None) -> float:
         """The loss on batch `k` of the model whose layers are quantized as `chosen`."""
         (out,) = self.outputs.runs([self.data[k]], chosen, scheme, between)
-        return farthest(self.wanted[k], out)
+        return self.lost(k, out)
 
     def uniform(self, candidate: Candidate) -> Setting:
         """The setting with this candidate for every tensor."""
@@ -150,7 +158,8 @@ class Trials:
         sums: dict[str, float] = {}
         for fold in self.folds:
             chosen = self.chosen(setting, fold.seen)
-            for name, ratio in self.twins.ratios(self._picked(fold.held_out), chosen, setting.scheme).items():
+            held_out = LazyBatches(fold.held_out, self.data.__getitem__)
+            for name, ratio in self.twins.ratios(held_out, chosen, setting.scheme).items():
                 sums[name] = sums.get(name, 0.0) + ratio
         return sums
 
@@ -164,7 +173,7 @@ class Trials:
                 self._model = None  # keep only one model in memory
                 self._model = setting, compile(self.made(setting), cache="kernels")
             model = self._model[1]
-            return max(farthest(self.wanted[k], model(self.data[k])) for k in numbers)
+            return max(self.lost(k, model(self.data[k])) for k in numbers)
         except Exception as e:  # any error rules out only this setting, and reports show it
             self.failed[setting] = f"{type(e).__name__}: {e}"
             self.losses[setting] = np.inf
@@ -211,10 +220,6 @@ class Trials:
                    for c in set(choices.values())}
         return lambda name: schemes[choices[name]]
 
-    def unheld(self, setting: Setting) -> dict[str, str]:
-        """A sentence for each layer whose numbers integers cannot hold."""
-        return unheld(self.graph, self.chosen(setting, self.every), setting.scheme, self.statistics[self.every])
-
 
 class Fold(NamedTuple):
     """A split of batches: `seen` batches give statistics, and settings are compared on `held_out` batches.
@@ -227,12 +232,7 @@ class Fold(NamedTuple):
 
 
 def folds(count: int) -> list[Fold]:
-    """The folds of `count` batches.
-
-    A single batch gives statistics; settings are compared on this batch and on its largest copy. With fewer than FEW
-    batches, each batch is held out in turn, so their order does not matter. With more batches, each quarter of them is
-    held out in turn; of many batches, MOST_COMPARED are compared, evenly spread.
-    """
+    """The folds of `count` batches, as docs/theory/quantization.md says; a single batch is compared with its copy."""
     if count == 1:
         return [Fold((0,), (0, len(SIZES)))]
     outs = np.array_split(range(count), count if count < FEW else 4)

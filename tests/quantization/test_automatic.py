@@ -70,10 +70,12 @@ def test_a_batch_without_rows_says_nothing():
 @pytest.mark.parametrize("batch, message", [
     ({"y": 0}, r"^graph 'perceptron' takes inputs \['x'\]; missing \['x'\], unexpected \['y'\]"),
     ({"x": np.zeros((2, 16))}, "^input 'x' must be f32"),
-    ({"x": np.full((2, 16), np.inf, np.float32)}, "^batch 1: tensor 'x' holds inf")])
+    ({"x": np.zeros((2, 15), np.float32)}, r"^input 'x' must be f32.*got shape \[2, 15\]"),
+    ({"x": np.full((2, 16), np.inf, np.float32)}, "^batch 2: tensor 'x' holds inf")])
 def test_batches_that_do_not_fit_are_named(batch, message):
+    graph, batches = perceptron()
     with pytest.raises(gq.InputError, match=message):
-        quantize(perceptron()[0], [batch])
+        quantize(graph, [batches[0], batch])
 
 
 @pytest.mark.parametrize("network", [convolutional, perceptron, attention])

@@ -99,7 +99,7 @@ def test_headroom():
     ({"block": 0}, "block must be positive"),
     ({"exclude": "name"}, "exclude must be a collection"), ({"weight_bits": 4}, "need mode 'weight_only'"),
     ({"weight_bits": 7, "mode": "weight_only"}, "7-bit weights need integer layers"),
-    ({"rounding": "gptq"}, "need mode 'weight_only'"), ({"mode": "none"}, "mode must be one of"),
+    ({"rounding": "gptq"}, "it needs mode 'weight_only'"), ({"mode": "none"}, "mode must be one of"),
     ({"bias": "s8"}, "bias must be one of"), ({"weight_bits": 3}, "weight_bits must be one of"),
     ({"rounding": "up"}, "rounding must be one of"), ({"percentile": 50}, "percentile must be in"),
     ({"percentile": 100.01}, "percentile must be in"), ({"headroom": 0.09}, "headroom must be in"),
@@ -113,8 +113,9 @@ def test_wrong_schemes(wrong, message):
 
 
 @pytest.mark.parametrize("right", [
-    {"percentile": 50.1}, {"percentile": 100}, {"headroom": 0.1}, {"headroom": 10}, {"block": 1},
-    {"mode": "weight_only", "weight_bits": 4, "rounding": "gptq"}, {"wide": ["a"], "wide_weights": {"b"}},
+    {"percentile": 50.1}, {"percentile": 100}, {"headroom": 0.1}, {"headroom": 10},
+    {"mode": "weight_only", "block": 1}, {"mode": "weight_only", "weight_bits": 4, "rounding": "gptq"},
+    {"wide": ["a"], "wide_weights": {"b"}},
     {"activations": "s16"}, {"mode": "dynamic", "wide": ()}])
 def test_schemes_at_their_limits(right):
     for name, value in right.items():

@@ -22,7 +22,7 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
     ({"wide_weights": ["y"], "activations": "s16"}, "wide and wide_weights need"),
     ({"weight_bits": 7, "mode": "weight_only"}, "7-bit weights need integer layers"),
     ({"weight_bits": 4}, "4-bit weights need mode 'weight_only', got 'static'"),
-    ({"rounding": "gptq", "mode": "dynamic"}, "gptq need mode 'weight_only', got 'dynamic'"),
+    ({"rounding": "gptq", "mode": "dynamic"}, "rounding has no effect in mode 'dynamic'; it needs mode 'weight_only'"),
     ({"method": "percentile", "mode": "dynamic"}, "method has no effect in mode 'dynamic'; it needs mode 'static'"),
     ({"activations": "s8", "mode": "weight_only"}, "activations has no effect in mode 'weight_only'"),
     ({"limits": {"x": (0, 1)}, "mode": "dynamic"}, "limits has no effect"),
@@ -31,11 +31,15 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
     ({"rows": True, "mode": "weight_only"}, "rows has no effect in mode 'weight_only'; it needs mode 'dynamic'"),
     *(({"method": "automatic", **other}, "method 'automatic' needs mode 'static' and 8-bit activations")
       for other in ({"mode": "dynamic"}, {"mode": "weight_only"}, {"activations": "u16"}, {"activations": "s16"})),
-    *(({"between": ["x"], "mode": mode}, "between needs mode 'static'") for mode in ("dynamic", "weight_only")),
+    *(({"between": ["x"], "mode": mode}, "between has no effect in mode") for mode in ("dynamic", "weight_only")),
     *(({"preset": preset, "method": "mse"}, f"preset '{preset}' needs method 'automatic', got 'mse'")
       for preset in ("fast", "accurate")),
     ({"max_loss": 0.01}, "max_loss 0.01 needs method 'automatic', got 'mse'"),
     ({"max_time": 0, "method": "automatic"}, "max_time must be positive, got 0"),
+    ({"max_loss": "0.1", "method": "automatic"}, "max_loss must be positive, got '0.1'"),
+    ({"headroom": 2, "method": "automatic"}, "headroom has no effect with method 'automatic'"),
+    ({"block": 8}, "block has no effect in mode 'static'; it needs mode 'weight_only'"),
+    ({"limits": {"x": (0, 1, 2)}}, "limits of 'x' must be finite, the first below the second, got 0 and 1 and 2"),
     ({"max_time": 1, "preset": "fast", "method": "automatic"}, "give only one of preset, max_time"),
     *(({name: value, "mode": "dynamic"}, f"{name} has no effect in mode 'dynamic'; it needs mode 'static'")
       for name, value in (("percentile", 99), ("headroom", 2), ("symmetric", True), ("activations", "s8"))),
@@ -57,7 +61,8 @@ def test_what_a_scheme_is_if_nothing_is_said():
 
 
 def test_schemes_at_their_limits():
-    assert Scheme(percentile=100, headroom=10, block=1).block == 1 and Scheme(headroom=0.1).headroom == 0.1
+    assert Scheme(percentile=100, headroom=10).headroom == 10 and Scheme(headroom=0.1).headroom == 0.1
+    assert Scheme(mode="weight_only", block=1).block == 1
     assert Scheme().activations is u8 and Scheme(activations="u16").activations is u16
     assert Scheme(mode="weight_only", weight_bits=4, rounding="gptq").rounding == "gptq"
     assert Scheme(wide=["y"], wide_weights=["z"], activations="s8").wide == ("y",)

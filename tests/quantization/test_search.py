@@ -85,6 +85,7 @@ def test_the_loss_of_outputs_does_not_choose_ranges(work, monkeypatch):
     monkeypatch.setattr(Search, "frontier", lambda self, s: taken.append(s) or [Point(s, 0.5, 0.01)])
     monkeypatch.setattr(Search, "possible", lambda self, s: s)
     monkeypatch.setattr(Search, "local", lambda self: self.uniform(Candidate("min_max", margin=1.0)))
+    monkeypatch.setattr(Price, "time", lambda self, s: 0.5)
     assert dict(work.run().choices) == dict.fromkeys(work.tensors, Candidate("min_max", margin=1.0))
     assert taken == [work.local()]
 
@@ -148,11 +149,11 @@ def test_no_point_loses_as_much_as_one_that_takes_no_longer(plain):
     assert [(p.time, p.loss) for p in falling(points)] == [(0.3, 1e-2), (0.5, 1e-3), (0.7, 1e-4)]
 
 
-@pytest.mark.parametrize("goal, first", [({"preset": "fast"}, 4e-3), ({"max_time": 0.45}, 1e-2)])
-def test_a_chosen_point_leaves_no_other_that_loses_as_much(work, plain, monkeypatch, goal, first):
-    """Plain min-max loses less than the second point, whose graph loses more than the first point."""
+@pytest.mark.parametrize("goal, second", [({"preset": "fast"}, 5e-3), ({"max_time": 0.45}, 3e-3)])
+def test_a_chosen_point_leaves_no_other_that_loses_as_much(work, plain, monkeypatch, goal, second):
+    """The second point loses less than plain min-max, but its graph loses more."""
     curve = [Point(with_scheme(plain, exclude=names), 0.3 + 0.1 * len(names), loss)
-             for names, loss in (((), 1e-2), (("a",), 5e-3), (("a", "b"), 1e-3))]
+             for names, loss in (((), 1e-2), (("a",), second), (("a", "b"), 1e-3))]
     losses = {p.setting: p.loss for p in curve} | {work.plain("min_max"): 4e-3}
     monkeypatch.setattr(Search, "frontier", lambda self, s: curve)
     monkeypatch.setattr(Search, "between_products", lambda self, s, most: s)
@@ -160,7 +161,7 @@ def test_a_chosen_point_leaves_no_other_that_loses_as_much(work, plain, monkeypa
     monkeypatch.setattr(Search, "possible", lambda self, s: losses.update({curve[1].setting: 2e-2}) or s)
     monkeypatch.setattr(Price, "time", lambda self, s: 0.3 + 0.1 * len(s.scheme.exclude))
     assert work.run(Scheme(method="automatic", **goal)) == work.curve[0].setting
-    assert [(p.time, p.loss) for p in work.curve] == [(0.3, first), (0.5, 1e-3)]
+    assert [(p.time, p.loss) for p in work.curve] == [(0.3, 4e-3), (0.5, 1e-3)]
 
 
 @pytest.mark.parametrize("most, numbers", [(0, []), (1, [1]), (5, [1, 2, 3, 4, 5]), (10, [1, 2, 3, 4, 6, 9, 10])])
@@ -189,6 +190,7 @@ def test_presets_and_limits_choose_points_of_the_frontier(work, plain, monkeypat
     """Plain methods lose 0.01. Half the loss may take 1.41 times as long, but a loss of at most 0.002 is enough."""
     curve = [(0.30, 0.01), (0.31, 0.008), (0.40, 0.003), (0.50, 0.0018), (0.90, 0.0001)]
     monkeypatch.setattr(work, "curve", [Point(plain, *x) for x in curve], raising=False)
+    monkeypatch.setattr(Price, "time", lambda self, setting: 0.3)
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: 0.01)
 
     def chosen(**goal):
@@ -214,6 +216,7 @@ def test_plain_methods_quantize_everything(work):
 
 def test_fast_is_plain_min_max(work, plain, monkeypatch):
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: 0.02)
+    monkeypatch.setattr(Price, "time", lambda self, setting: 0.3)
     monkeypatch.setattr(work, "curve", [Point(work.uniform(Candidate("mse")), 0.3, 0.001), Point(plain, 0.5, 1e-4)],
                         raising=False)
     point, limit = work.choose(Scheme(method="automatic", preset="fast"))
@@ -224,7 +227,7 @@ def test_fast_is_plain_min_max(work, plain, monkeypatch):
 def test_the_loss_is_that_of_the_graph(monkeypatch, share, chosen):
     """The model of all settings may lose less; a point whose graph loses more than `max_loss` is not chosen."""
     graph, batches = perceptron()
-    monkeypatch.setattr(Search, "loss_of", lambda *_: 1e-12)
+    monkeypatch.setattr(Search, "loss_of", lambda *_: 1e-11)
     work, f32 = Search(graph, batches), compile(graph)
     plain, names = work.uniform(Candidate("min_max")), tuple(work.products)
     settings = [plain, with_scheme(plain, wide=names, wide_weights=names)]
