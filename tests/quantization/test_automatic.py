@@ -330,3 +330,21 @@ def test_presets_are_points_of_one_curve(network):
         lines = str(f).splitlines()[:len(f.curve)]
         assert [line[0] == "*" for line in lines] == [p.setting == f.setting for p in f.curve]
         assert [p["loss"] for p in f.graph.meta["quantization"]["curve"]] == [p.loss for p in f.curve]
+
+
+def test_a_loss_below_what_the_presets_reach_is_found():
+    """The frontier then goes on until every operand is exact, whatever the time."""
+    graph, batches = perceptron()
+    least = automatic(graph, batches, replace(OF_EIGHT, preset="accurate")).curve[-1].loss / 10
+    found = automatic(graph, batches, replace(OF_EIGHT, max_loss=least))
+    assert 0 < found.losses[found.setting] <= least and found.estimate.seen <= least
+
+
+def test_presets_are_in_order_if_weights_may_have_seven_bits(monkeypatch):
+    graph, batches = perceptron()
+    with at_level("avx2", monkeypatch):
+        found = [automatic(graph, batches, Scheme(method="automatic", preset=p)) for p in ("fast", "balanced",
+                                                                                          "accurate")]
+    points = [next(p for p in f.curve if p.setting == f.setting) for f in found]
+    assert points[0].time <= points[1].time <= points[2].time
+    assert points[0].loss >= points[1].loss >= points[2].loss
