@@ -112,7 +112,8 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
 
 @recorded("dense")
 def _dense(array: np.ndarray) -> np.ndarray:
-    """The array in C order. Unlike `np.ascontiguousarray`, this keeps rank 0."""
+    """The array in C order. Unlike `np.ascontiguousarray`, this keeps rank 0. Raises CompileError beyond the budget."""
+    expect(array.nbytes, "a constant")
     return np.asarray(array, order="C")
 
 

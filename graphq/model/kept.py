@@ -213,8 +213,7 @@ class Kept:
 
     def _write(self, write: Callable[[Path], None]) -> None:
         """Write a file."""
-        folder = cache.lasting()
-        if folder is not None:
+        if (folder := cache.lasting()) is not None:
             write(folder / self.name)
             cache.tidy(folder)
 
