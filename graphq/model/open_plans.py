@@ -69,8 +69,7 @@ class OpenPlans(Plans):
         self._improved: set[tuple[int, Sizes]] = set()
         """The classes for which a process (this one, or one that it is a fork of) began a plan in the background."""
         self._order, self._reading = Lock(), Lock()
-        """The locks to hold while entries of `by_class` or `by_shapes` move (others could miss a moving entry), and
-        while a plan is read from a file."""
+        """Held while entries of `by_class` or `by_shapes` move (others could miss one), and while a plan is read."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in self.signature.inputs)
         if not self.for_each_shape and not unread:
@@ -219,6 +218,7 @@ class OpenPlans(Plans):
 
     def _improve(self, sizes: Sizes) -> None:
         """Read or make a plan for the class of these sizes; for a kept model also plans that other calls may need."""
+        main_thread().join(0.05)  # the call goes first: threads wait for one another in Python code
         if not main_thread().is_alive():  # Python is ending
             return
         if self._from_file and self.grown is None:
