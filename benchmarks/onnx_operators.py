@@ -3,7 +3,7 @@
     python benchmarks/onnx_operators.py [--operators LinearAttention ...] [--threads 1 2] [--seconds S]
 
 Each line is one size of an operator: prefill of 64 to 512 tokens, or decode of one token. The engines take turns in one
-process; the last column is the median time of ONNX Runtime over that of graphq. TensorScatter copies its cache, or
+process; the last column is the median time of ONNX Runtime over graphq's. TensorScatter copies its cache, or
 with "in place" writes only the new rows, in both engines.
 """
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do work in the background."""
+"""Do work in the background, so that no call waits for it: write files of models, and make plans for other sizes."""
 import logging
 import threading
 from collections.abc import Callable

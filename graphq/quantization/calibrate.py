@@ -172,7 +172,7 @@ def _leaves(x: Any) -> Iterator[Any]:
 
 
 def _array(tensor: Any, like: TensorType | None) -> np.ndarray:
-    """The elements of a tensor of PyTorch; those of types that NumPy lacks, such as bf16, in an input's type."""
+    """The elements of a tensor of PyTorch. If NumPy lacks their type, such as bf16, they get an input's type."""
     tensor = tensor.detach().cpu()
     try:
         return np.asarray(tensor)

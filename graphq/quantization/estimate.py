@@ -22,7 +22,7 @@ FEW = 8
 LEAST_ASKED, MOST_ASKED = 4, 64
 """The least number of batches advised; above MOST_ASKED a text says "more than"."""
 HOLDS = 0.95
-"""The share of new inputs of which the loss to expect holds (`highest`)."""
+"""The share of new inputs that lose at most the loss to expect (`highest`)."""
 
 
 def highest(losses: Sequence[float]) -> float:

@@ -41,7 +41,7 @@ class Search(Trials):
        divided by the time that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster.
        Times are estimated (price.py), so the result does not depend on the machine's load.
     3. Frontier (`frontier`): more and more operands become exact in this order, half as many again each time. The loss
-       of each such setting is measured, and so is the loss with weights of 7 bits on CPUs on which these are faster.
+       of each such setting is measured, and so is the loss with weights of 7 bits on CPUs where these are faster.
        Plain min-max is a point as well. A setting that loses no less than a faster one is dropped.
     4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. It gets integers between
        layers if the loss allows them (`between_products`). At last the point gets the loss of its graph. If this loss

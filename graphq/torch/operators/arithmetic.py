@@ -23,9 +23,9 @@ REDUCTIONS = {"mean": "ReduceMean", "sum": "ReduceSum", "amax aten.max.default":
 
 
 def common(c: AtenCall, *names: str) -> list[Value]:
-    """Operands in the dtype of the result; if it is boolean, in the dtype in which PyTorch compares them.
+    """Operands in the dtype of the result; if it is boolean, in the dtype that PyTorch compares them in.
 
-    PyTorch computes narrow floats and a number in f32, in which the number may have more digits and a wider range.
+    PyTorch computes narrow floats and a number in f32, so the number may have more digits and a wider range.
     """
     names = names or tuple(name for name in ("input", "other") if name in c.args)
     fakes = [c.fake(name) for name in names]
@@ -83,7 +83,7 @@ def truncated(c: AtenCall, x: Value) -> Result:
 
 def convert(c: AtenCall) -> Result:
     """Import a conversion to the result's dtype; fusions match 8-bit integers that a dequantize converts."""
-    c.read.add("other")  # a tensor, of which the element type is taken
+    c.read.add("other")  # a tensor; only its element type is used
     integers = c.x.dtype in (s8, u8) and c.dtype() in FLOATS
     return c.graph.dequantize(c.x, scales=[1.0]) if integers else c.x
 

@@ -151,7 +151,7 @@ def expm1(x: Tensor) -> Tensor:
 
 
 def wide(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function in f32 for narrower floats, to which the result returns, and for integers, as PyTorch has it."""
+    """The function in f32 for integers and narrower floats; narrower floats get a result in their own type."""
     def computed(*args: Any, **kwargs: Any) -> Tensor:
         dtype = torch.result_type(args[0], args[-1])
         dtype = dtype if dtype.is_floating_point else torch.float32
