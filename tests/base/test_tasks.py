@@ -3,8 +3,6 @@ import logging
 import os
 import threading
 
-import pytest
-
 from graphq.base.locks import Lock
 from graphq.base.tasks import Tasks
 
@@ -101,7 +99,6 @@ def test_a_signal_handler_waits_for_some_time_for_a_task_that_needs_the_lock_of_
     assert done == [1]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_the_child_of_a_fork_drops_the_tasks_of_its_parent():
     tasks, done, free = Tasks("some-tasks"), [], threading.Event()
     tasks.start(free.wait, "it failed")

@@ -6,21 +6,12 @@ import threading
 import numpy as np
 import pytest
 from kept_models import FOUND, compiled, written
+from open_rows import network
 
 import graphq as gq
 from graphq.errors import CompileError
 from graphq.kernels.jit import modules
 from graphq.model.open_plans import OpenPlans, background
-
-
-def network():
-    """Integer layers with an open batch."""
-    rng = np.random.default_rng(0)
-    g = gq.Graph("net")
-    x = g.dequantize(g.input("x", shape=(None, 64), dtype="u8"), scales=[0.02], zps=[120])
-    w = g.dequantize(g.constant(rng.integers(-127, 128, (64, 24), dtype=np.int8)), scales=[0.01])
-    g.output(g.softmax(x @ w, axis=-1), name="y")
-    return g
 
 
 def rows(n):
@@ -30,7 +21,7 @@ def rows(n):
 @pytest.fixture
 def planned():
     """A model with a plan for 2 to 15 rows, whose kernels are compiled, and its plan for one row."""
-    model = gq.compile(network(), threads=1)
+    model = gq.compile(network(24), threads=1)
     model(rows(5))
     background.join()
     return model
@@ -84,7 +75,6 @@ def test_a_plan_that_cannot_be_made_is_reported_once(planned, monkeypatch, caplo
     assert len(tries) == 2  # the example of the class, then the size of the call
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_of_a_fork_makes_the_plan_that_its_parent_had_begun(planned, slow):
     """The next new size begins it."""
     planned(rows(40))

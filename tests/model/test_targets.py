@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from open_rows import network
 
 import graphq as gq
 from graphq import cli
@@ -31,16 +32,6 @@ print(json.dumps([model.level.name, model.origin, modules.statistics().compiled,
 """
 
 
-def net():
-    """A quantized layer with an open number of rows, and softmax."""
-    rng = np.random.default_rng(0)
-    g = gq.Graph("net")
-    x = g.dequantize(g.input("x", shape=(None, 64), dtype="u8"), scales=[0.02], zps=[120])
-    w = g.dequantize(g.constant(rng.integers(-127, 128, (64, 10), dtype=np.int8)), scales=[0.01])
-    g.output(g.softmax(x @ w, axis=-1), name="y")
-    return g
-
-
 def rows(n):
     return np.arange(n * 64).reshape(n, 64).astype(np.uint8)
 
@@ -51,7 +42,7 @@ def path(tmp_path_factory):
     if HERE not in [x.name for x in isa.native()]:
         pytest.skip(f"this machine lacks {HERE}")
     found = tmp_path_factory.mktemp("targets") / "net.graphq"
-    model = gq.compile(net(), threads=2)
+    model = gq.compile(network(10), threads=2)
     for n in SIZES:
         model(rows(n))
     model.save(found, targets=[HERE, OTHER])
@@ -65,7 +56,7 @@ def test_the_build_that_fits_runs_without_compilation(path):
     assert done.returncode == 0, done.stderr
     level, origin, compiled, outputs = json.loads(done.stdout)
     assert level in (HERE, OTHER) and (origin, compiled) == (f"loaded from {path}", 0)
-    model = gq.compile(net())
+    model = gq.compile(network(10))
     for n, found in zip(SIZES, outputs, strict=True):
         assert np.array_equal(np.array(found, np.float32), model(rows(n)))
 
@@ -101,12 +92,12 @@ def test_a_processor_that_lacks_all_targets_compiles_the_graph(path, monkeypatch
     monkeypatch.setattr(cpu, "fits", lambda described: False)
     model = gq.load_compiled(path)
     assert f"compiled anew, because this processor lacks what {HERE} needs" in model.origin
-    assert np.array_equal(model(rows(3)), gq.compile(net())(rows(3)))
+    assert np.array_equal(model(rows(3)), gq.compile(network(10))(rows(3)))
 
 
 def test_builds_have_the_options_of_the_model_whatever_new_files_may_be_by_default(tmp_path):
     """With a umask of 0 other users could write to new files, and the options of such files are not used."""
-    model = gq.compile(net(), threads=1, precision="bf16", ties="formula")
+    model = gq.compile(network(10), threads=1, precision="bf16", ties="formula")
     before = os.umask(0)
     try:
         model.save(tmp_path / "m.graphq", targets=[HERE])
@@ -120,12 +111,12 @@ def test_builds_have_the_options_of_the_model_whatever_new_files_may_be_by_defau
 def test_a_folder_that_does_not_exist_is_named_before_anything_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(targets.subprocess, "run", None)
     with pytest.raises(gq.GraphError, match="none/m.graphq' cannot be written: there is no such folder"):
-        gq.compile(net()).save(tmp_path / "none" / "m.graphq", targets=[HERE])
+        gq.compile(network(10)).save(tmp_path / "none" / "m.graphq", targets=[HERE])
 
 
 def test_targets_are_a_list(tmp_path):
     with pytest.raises(gq.CompileError, match=r"targets must be a list of names, such as \['avx2'\], got 'avx2'"):
-        gq.compile(net()).save(tmp_path / "m.graphq", targets="avx2")
+        gq.compile(network(10)).save(tmp_path / "m.graphq", targets="avx2")
 
 
 def test_a_level_that_fails_its_self_test_is_not_used(path, monkeypatch):
@@ -144,13 +135,13 @@ def test_the_level_that_is_asked_for_is_taken(path, monkeypatch):
     (["avx3"], "unknown ISA level 'avx3'; the levels are scalar, avx2"), ([], "no targets: name ISA levels, or all")])
 def test_unknown_targets_are_refused(names, message, tmp_path):
     with pytest.raises(gq.GraphqError, match=message):
-        gq.compile(net()).save(tmp_path / "m", targets=names)
+        gq.compile(network(10)).save(tmp_path / "m", targets=names)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_process_that_compiles_for_another_cpu_runs_no_kernels(path):
     """A user who sets the variable by hand gets an error, not code that this CPU may lack."""
-    (path.parent / "net.txt").write_text(gq.to_text(net()))
+    (path.parent / "net.txt").write_text(gq.to_text(network(10)))
     environment = {**os.environ, "GRAPHQ_TARGET": " ".join((platform.MACHINE, *isa.level_named(HERE).features))}
     for model in f"gq.compile({str(path.parent / 'net.txt')!r})", f"gq.load_compiled({str(path)!r})":
         code = f"import numpy as np; import graphq as gq; {model}(np.zeros((3, 64), np.uint8))"
@@ -164,7 +155,7 @@ def test_all_stands_for_every_level_but_scalar():
 
 
 def test_the_command_takes_targets(tmp_path, capsys):
-    (tmp_path / "net.txt").write_text(gq.to_text(net()))
+    (tmp_path / "net.txt").write_text(gq.to_text(network(10)))
     command = ["compile", str(tmp_path / "net.txt"), "--targets"]
     assert cli.main([*command, "avx2,avx3"]) != 0
     assert "unknown ISA level 'avx3'" in capsys.readouterr().err

@@ -145,6 +145,14 @@ def test_bf16_constants_and_results():
     assert graph.inputs[0].dtype == "bf16" and graph.outputs[0].dtype == "bf16"
 
 
+def assert_equal_at_sizes(graph, f):
+    """The outputs equal PyTorch's at three sizes."""
+    for shape in ((2, 6, 4), (1, 5, 4), (3, 8, 4)):
+        x = torch.randn(*shape)
+        for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
+            np.testing.assert_array_equal(got, want.numpy())
+
+
 def test_sizes_of_a_call_are_computed():
     def f(x):
         batch, tokens, _ = x.shape
@@ -154,10 +162,7 @@ def test_sizes_of_a_call_are_computed():
             batch, 1) * tokens
 
     graph = converted(f, torch.randn(2, 6, 4), dynamic_shapes=(({0: Dim("b", max=9), 1: Dim("t", min=4, max=40)},),))
-    for shape in ((2, 6, 4), (1, 5, 4), (3, 8, 4)):
-        x = torch.randn(*shape)
-        for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
-            np.testing.assert_array_equal(got, want.numpy())
+    assert_equal_at_sizes(graph, f)
 
 
 def test_a_reshape_of_two_open_sizes_at_other_places():
@@ -165,10 +170,7 @@ def test_a_reshape_of_two_open_sizes_at_other_places():
         return x.reshape(-1, 4).relu().reshape(x.shape), x.reshape(x.shape[0], -1, 2)
 
     graph = converted(f, torch.randn(2, 6, 4), dynamic_shapes=(({0: Dim("b"), 1: Dim("t")},),))
-    for shape in ((2, 6, 4), (1, 5, 4), (3, 8, 4)):
-        x = torch.randn(*shape)
-        for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
-            np.testing.assert_array_equal(got, want.numpy())
+    assert_equal_at_sizes(graph, f)
 
 
 def test_numbers_that_follow_from_open_sizes():
