@@ -13,6 +13,7 @@ from graphq import passes
 from graphq.errors import CompileError, GraphError, InputError, KernelError
 from graphq.kernels.target import isa
 from graphq.model.build_plan import build_plan
+from graphq.model.open_plans import background
 from graphq.testing import random_inputs
 
 RNG = np.random.default_rng(11)
@@ -78,6 +79,7 @@ def test_passes_run_once_for_shapes_of_a_class():
     assert runs == ["f32[x.0]"]
     for n in (3, 5, 40):
         model(x=np.ones(n, np.float32))
+        background.join()
     assert runs == 2 * ["f32[x.0]"]
     with pytest.raises(gq.GraphError, match="a pass is a function"):
         gq.compile(g, passes=[count, "count"])
