@@ -168,13 +168,14 @@ def lane_wise_operations() -> list[str]:
 
 
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Convert to f32, or from f32 to s32: truncate towards zero, saturate, and turn NaN into 0."""
-    x = args[0]
-    if node.attrs["dtype"] == "f32":
+    """Convert to f32, or from f32 to integers: truncate towards zero, saturate, and turn NaN into 0."""
+    x, dtype = args[0], node.attrs["dtype"]
+    if dtype == "f32":
         return op("to_f32", x)
     inside = op("abs", x) < 2.0**31
     ends = select(x > 0.0, const(2**31 - 1, "s32"), select(x < 0.0, const(-2**31, "s32"), const(0, "s32")))
-    return select(inside, op("to_s32", select(inside, x, const(0.0))), ends)
+    y = select(inside, op("to_s32", select(inside, x, const(0.0))), ends)
+    return y if dtype == "s32" else minimum(dtype.max, maximum(dtype.min, y))
 
 
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
@@ -256,11 +257,9 @@ def refuses(node: Node) -> str | None:
             return f"scales of groups of {list(groups)}"
     if node.attrs.get("group_axis") is not None:
         return f"scales of groups along axis {node.attrs['group_axis']}"
-    if node.op.name == "cast":
-        src, dtype = next(node.operands).dtype, node.attrs["dtype"]
-        known = src.name in INTEGERS and dtype == "f32" or (src, dtype) == ("f32", "s32")
-        return None if known else f"kernels do not cast {src} to {dtype}"
-    return None
+    src, dtype = next(node.operands).dtype, node.output.dtype
+    known = src.name in INTEGERS and dtype == "f32" or src == "f32" and dtype.name in ("s8", "u8", "s32")
+    return None if known or node.op.name != "cast" else f"kernels do not cast {src} to {dtype}"
 
 
 def expect_positive(scales: Sequence[float] | np.ndarray) -> None:

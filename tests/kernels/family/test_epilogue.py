@@ -116,7 +116,7 @@ def test_shapes_of_operands(text, inputs, k, shape):
     ("add(x, x)", "x: f32[2]", None), ("cast(x, dtype=f32)", "x: s64[2]", "kernels do not load s64"),
     ("quantize(x, dtype=f8_e4m3, scales=[1])", "x: f32[2]", "kernels do not quantize to f8_e4m3"),
     ("cast(x, dtype=f32)", "x: u8[2]", None), ("cast(x, dtype=s32)", "x: f32[2]", None),
-    ("cast(x, dtype=u8)", "x: f32[2]", "kernels do not cast f32 to u8"),
+    ("cast(x, dtype=u8)", "x: f32[2]", None), ("cast(x, dtype=u16)", "x: f32[2]", "kernels do not cast f32 to u16"),
     ("cast(x, dtype=s32)", "x: s8[2]", "kernels do not cast s8 to s32"),
     ("cast(x, dtype=f32)", "x: boolean[2]", "kernels do not cast boolean to f32"),
     ('dynamic_dequantize(x, s, qtype="per_group", group_shape=[1,2])', "x: u8[2,4], s: f32[2,2]",
@@ -188,7 +188,7 @@ SPECIAL = np.float32([0, -0.0, 1, -1, 2.5, -2.5, 100, -100, 1e9, -1e9, 2**31, -2
 
 
 @pytest.mark.parametrize("text", [
-    "cast(x, dtype=s32)", "clamp(x, min=-2, max=3)", "maximum(x, y)", "minimum(x, y)", "prelu(x, y)",
+    "cast(x, dtype=s32)", "cast(x, dtype=s8)", "cast(x, dtype=u8)", "clamp(x, min=-2, max=3)", "maximum(x, y)", "minimum(x, y)", "prelu(x, y)",
     "leaky_relu(x, alpha=0.1)", "ceil(x)", "floor(x)", "round(x)", "relu(x)", "abs(x)", "square(x)", "reciprocal(x)",
     "subtract(x, y)", "divide(x, y)", "squared_difference(x, y)",
     "quantize(x, dtype=u8, scales=[0.5], zps=[7])", "quantize(x, dtype=s8, scales=[1e-30])",
