@@ -188,7 +188,8 @@ SPECIAL = np.float32([0, -0.0, 1, -1, 2.5, -2.5, 100, -100, 1e9, -1e9, 2**31, -2
 
 
 @pytest.mark.parametrize("text", [
-    "cast(x, dtype=s32)", "cast(x, dtype=s8)", "cast(x, dtype=u8)", "clamp(x, min=-2, max=3)", "maximum(x, y)", "minimum(x, y)", "prelu(x, y)",
+    "cast(x, dtype=s32)", "cast(x, dtype=s8)", "cast(x, dtype=u8)",
+    "clamp(x, min=-2, max=3)", "maximum(x, y)", "minimum(x, y)", "prelu(x, y)",
     "leaky_relu(x, alpha=0.1)", "ceil(x)", "floor(x)", "round(x)", "relu(x)", "abs(x)", "square(x)", "reciprocal(x)",
     "subtract(x, y)", "divide(x, y)", "squared_difference(x, y)",
     "quantize(x, dtype=u8, scales=[0.5], zps=[7])", "quantize(x, dtype=s8, scales=[1e-30])",
