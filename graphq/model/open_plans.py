@@ -11,6 +11,7 @@ shapes gets its own plan or stages (`model.staged`), with the constants of the f
 """
 import logging
 import os
+import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -45,6 +46,8 @@ MOST_COVERED = 3
 """The most open sizes of a model that gets plans for each choice of sizes of 1 (`OpenPlans.covering`)."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
 """The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
+TURN_SECONDS = 0.0005
+"""The most seconds that a call waits each time it needs Python while plans are made in the background."""
 
 background = Tasks("graphq-planning")
 """Makes plans that calls do not wait for, for all models."""
@@ -221,13 +224,18 @@ class OpenPlans(Plans):
         main_thread().join(0.05)  # the call goes first: threads wait for one another in Python code
         if not main_thread().is_alive():  # Python is ending
             return
-        if self._from_file and self.grown is None:
-            self.all()
-        else:
-            self._ensured(sizes, [class_of(sizes)])
-        self.by_shapes = {}  # not `clear`: a call that has not ended may add another plan's runner to the old dict
-        if self.grown is not None:
-            self.covering()
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(min(usual, TURN_SECONDS))
+        try:
+            if self._from_file and self.grown is None:
+                self.all()
+            else:
+                self._ensured(sizes, [class_of(sizes)])
+            self.by_shapes = {}  # not `clear`: a call that has not ended may add another plan's runner to the old dict
+            if self.grown is not None:
+                self.covering()
+        finally:
+            sys.setswitchinterval(usual)
 
     def _known(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner | None:
         """The runner of a plan of these `classes` that holds; by default of any class, if possible of the sizes' own.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache as once
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -131,12 +131,11 @@ def _needed(build: Mapping[str, Any]) -> list[Any]:
 def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: "Saved") -> None:
     """Write a plan for the model in the file `to`, without that file's arrays and kernels. `Added` reads the plan."""
     writer = Writer()
-    for k in range(to.count):
+    for k in range(len(to.arrays)):
         writer.array(to.array(k))
-    for module in to.modules:
-        writer.module(module)
+    writer.modules = {recipe: (k, None) for k, (_, recipe, *_) in enumerate(to.index["code"])}
     for text, sizes in _of_plans(writer, [plan]):
-        index, sections = _contents(writer, [text], to.count, len(to.modules))
+        index, sections = _contents(writer, [text], len(to.arrays))
         build = {"to": to.file.digest, "cpu": cpu.describe(), "plans": [[sizes, 0]], **index}
         write(path, {"builds": [build]}, sections, mode=0o600)
 
@@ -147,16 +146,15 @@ def _of_plans(writer: Writer, plans: Iterable[NativePlan]) -> list[tuple[list[An
             if min(plan.sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
 
 
-def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, modules: int = 0, *,
+def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, *,
               urgent: bool = False) -> tuple[dict[str, Any], list[memoryview]]:
     """The entries of a file's index for code and arrays, and the file's sections.
 
-    The first sections have the `texts` as JSON. The first `arrays` arrays and the first `modules` kernel modules are
-    left out, because another file has them. Kernels that no run needs are compiled only on idle cores, except if
-    `urgent`.
+    The first sections have the `texts` as JSON. The first `arrays` arrays are left out, because another file has them.
+    Kernels that no run needs are compiled only on idle cores, except if `urgent`.
     """
-    new = list(writer.modules.values())[modules:]
-    codes = [(m, m.code if urgent else m.code_in_time) for _, m in progress(new, "kernels")]
+    new = [module for _, module in writer.modules.values() if module is not None]
+    codes = [(m, m.code if urgent else m.code_in_time) for m in progress(new, "kernels")]
     own = writer.arrays[arrays:]
     sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in texts]
     begin, first = len(sections), len(sections) + len(codes)
@@ -210,10 +208,11 @@ class Saved:
         self.file = File(path)
         builds = self._of(list, self.file.index, "builds")
         if not builds or not all(isinstance(build, dict) for build in builds):
-            self._fail("its index has no builds")
+            self.file.fail("its index has no builds")
         self.index: dict[str, Any] = self.read(lambda: max(builds, key=lambda x: self._rank(x, isa)))
         self.file.check(self.read(lambda: _needed(self.index)))
-        self._arrays = self._of(list, self.index, "arrays")
+        self.arrays: list[Any] = self._of(list, self.index, "arrays")
+        """The element type, shape and section of each array."""
         self.added: list[Added] = []
         """Plans in other files. The method `plans` includes them."""
         self.settings = self._settings() if self.file.private else OF_OTHERS
@@ -229,13 +228,13 @@ class Saved:
         options = self._of(dict, self.index, "options")
         names, memory = options.get("passes"), options.get("memory")
         if not (memory is None or type(memory) is int and memory > 0):
-            self._fail(f"memory must be a positive number of bytes, got {memory!r:.40}")
+            self.file.fail(f"memory must be a positive number of bytes, got {memory!r:.40}")
         made = Settings(
             self._of(str, options, "level"), self._of(bool, options, "emulated"), self._of(int, options, "threads"),
             self._of(bool, options, "strict"), self._of(bool, options, "cache"), memory,
             None if names is None else self._passes(self._of(list, options, "passes")))
         if not 1 <= made.threads <= MOST_THREADS:
-            self._fail(f"its model cannot have been made for {made.threads} threads")
+            self.file.fail(f"its model cannot have been made for {made.threads} threads")
         return made
 
     def _passes(self, names: list[Any]) -> "tuple[Pass, ...]":
@@ -274,7 +273,7 @@ class Saved:
         with budget(self.settings.memory):
             graph = self.read(lambda: reader.of(self._json(self.index.get("graph"))))
         if not isinstance(graph, Graph) or not graph.outputs:
-            self._fail("no graph")
+            self.file.fail("no graph")
         return graph
 
     @lazy_property
@@ -336,7 +335,7 @@ class Saved:
         made = PlanReader(self.array, self.modules, trace).of(plan)
         check(made, self.signature)
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
-            self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
+            self.file.fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         made = on_threads(made, threads)
         if trace is None:
             return NativePlan(made)
@@ -356,17 +355,14 @@ class Saved:
         except (CompileError, Fault):  # too little memory does not mean that the file is damaged
             raise
         except GraphqError as e:
-            self._fail(f"{e!s:.500}")
+            self.file.fail(f"{e!s:.500}")
         except Exception as e:
-            self._fail(f"not as graphq writes it: {type(e).__name__}: {e!s:.200}")
-
-    def _fail(self, problem: str) -> NoReturn:
-        self.file.fail(problem)
+            self.file.fail(f"not as graphq writes it: {type(e).__name__}: {e!s:.200}")
 
     def _of(self, kind: type[T], index: Mapping[str, Any], name: str) -> T:
         value = index.get(name)
         if type(value) is not kind:
-            self._fail(f"its index has no {name} of type {kind.__name__}, but {value!r:.40}")
+            self.file.fail(f"its index has no {name} of type {kind.__name__}, but {value!r:.40}")
         return value
 
     def _types(self, name: str, fields: int) -> list[Any]:
@@ -376,23 +372,18 @@ class Saved:
         for x in items:
             if not (isinstance(x, tuple) and len(x) == fields and isinstance(x[1], TensorType)
                     and all(isinstance(y, str) for y in (x[0], *x[2:]))):
-                self._fail(f"its index has no {name}")
+                self.file.fail(f"its index has no {name}")
         return items
-
-    @property
-    def count(self) -> int:
-        """The number of arrays."""
-        return len(self._arrays)
 
     def array(self, number: Any) -> np.ndarray:
         """The array at this index, as a view of the file's memory."""
-        if type(number) is not int or not 0 <= number < len(self._arrays):
-            self._fail(f"there is no array {number!r:.40}")
-        dtype, shape, section = self._arrays[number]
+        if type(number) is not int or not 0 <= number < len(self.arrays):
+            self.file.fail(f"there is no array {number!r:.40}")
+        dtype, shape, section = self.arrays[number]
         data = self.file.section(section)
         kind = DTYPES[dtype].numpy
         if any(type(n) is not int or n < 0 for n in shape) or prod(shape) * kind.itemsize != data.nbytes:
-            self._fail(f"array {number}: {dtype}{shape} does not take {data.nbytes} bytes")
+            self.file.fail(f"array {number}: {dtype}{shape} does not take {data.nbytes} bytes")
         return np.frombuffer(data, np.uint8).view(kind).reshape(shape)
 
 
@@ -406,7 +397,7 @@ class Added(Saved):
         self._to = to
         super().__init__(path)
         if not self.file.private or self.index.get("to") != to.file.digest:
-            self._fail("it belongs to another model")
+            self.file.fail("it belongs to another model")
 
     def _settings(self) -> Settings:
         return self._to.settings
@@ -423,6 +414,6 @@ class Added(Saved):
 
     def array(self, number: Any) -> np.ndarray:
         """The array at this index; the arrays of the model's file come first."""
-        if type(number) is int and number >= self._to.count:
-            return super().array(number - self._to.count)
+        if type(number) is int and number >= len(self._to.arrays):
+            return super().array(number - len(self._to.arrays))
         return self._to.array(number)

@@ -66,8 +66,8 @@ class Writer:
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
-        self.modules: dict[str, tuple[int, Module]] = {}
-        """Each kernel module with its index, by the module's recipe."""
+        self.modules: dict[str, tuple[int, Module | None]] = {}
+        """Each kernel module with its index, by the module's recipe; None for a module in another file."""
         self._numbers: dict[Content, int] = {}
 
     def of(self, x: Any) -> Any:

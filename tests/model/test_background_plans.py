@@ -1,6 +1,7 @@
 """Plans that are made in the background, while plans for other sizes serve calls."""
 import logging
 import os
+import sys
 import threading
 
 import numpy as np
@@ -50,6 +51,19 @@ def test_a_call_does_not_wait_for_a_plan(planned, slow):
         (plan,) = planned.plans.by_class[of,]
         assert planned.plans.at(((n, 64),)).made is plan
         np.testing.assert_array_equal(planned(rows(n)), planned.formula(rows(n)))
+
+
+def test_calls_get_python_soon_while_a_plan_is_made(planned, monkeypatch):
+    usual, made, seen = sys.getswitchinterval(), OpenPlans._made, []
+
+    def planning(self, sizes):
+        seen.append(sys.getswitchinterval())
+        return made(self, sizes)
+
+    monkeypatch.setattr(OpenPlans, "_made", planning)
+    planned(rows(40))
+    background.join()
+    assert seen and max(seen) < usual == sys.getswitchinterval()
 
 
 def test_reports_describe_the_plan_for_the_size_of_the_last_call(planned):
