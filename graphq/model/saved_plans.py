@@ -115,15 +115,14 @@ def _is_native(s: plans.Step, plan: plans.Plan) -> bool:
         and all(type(name) is str for name in s.words) and type(s.slots) is tuple \
         and all(type(x) is tuple and len(x) == 3 for x in s.slots) and type(s.parts) is tuple \
         and all(type(p) is plans.Part and type(p.step) is plans.Step and type(p.moved) is tuple
-                and _is_native(p.step, plan) for p in s.parts) and all(_is_word(w, plan) for w in s.block) \
+                and _is_native(p.step, plan) for p in s.parts) \
+        and all(type(w) is int and -(1 << 63) <= w < 1 << 63 or _is_word(w, plan) for w in s.block) \
         and _is_number(s.blocks) and _is_number(s.pieces) and assumed(s.pieces) <= MOST_PIECES \
         and _is_number(s.macs) and type(s.exact) in (type(None), float) and type(s.aligned) is bool \
         and (not s.aligned or "a" in s.words)
 
 
 def _is_word(w: plans.Word, plan: plans.Plan) -> bool:
-    if type(w) is int:
-        return -(1 << 63) <= w < 1 << 63
     if type(w) is Later:  # the address of a kernel that open sizes choose at run time
         return True
     if type(w) is plans.Ref:

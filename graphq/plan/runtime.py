@@ -73,7 +73,7 @@ class NativePlan:
             row: dict[str, Word] = {"function": step.function, "args": 0, "blocks": step.blocks, "pieces": step.pieces}
             template[STEP_WORDS * k:STEP_WORDS * (k + 1)] = map(self._word, count(STEP_WORDS * k), STEP.words(row))
             starts.append(len(template))
-            template += map(self._word, count(len(template)), step.block)
+            template += [w if type(w) is int else self._word(at, w) for at, w in enumerate(step.block, len(template))]
             for one in (step, *(part.step for part in step.parts)):
                 if one.aligned and isinstance(a := one.words["a"], Ref) and plan.buffers[a.buffer].storage == "input":
                     self.aligned.add(plan.buffers[a.buffer].index)
@@ -95,8 +95,6 @@ class NativePlan:
 
     def _word(self, at: int, word: Word) -> int:
         """The template's entry for the word at index `at`. If runs fill in the word, list it and return 0."""
-        if type(word) is int:
-            return word
         if isinstance(word, Function | FunctionTable):
             self.functions.append((at, word))
         elif isinstance(word, Ref):
