@@ -4,6 +4,7 @@ Run `python docs/from_torch.py > docs/from_torch_operators.md`; this needs the p
 """
 import textwrap
 
+from graphq.torch.operators.complex import COMPLEX
 from graphq.torch.operators.decompositions import DECOMPOSED
 from graphq.torch.operators.importer import OPERATORS
 
@@ -20,7 +21,8 @@ def page() -> str:
     """The text of the page."""
     lines = [HEAD]
     for namespace, title in TITLES.items():
-        names = sorted({name.split(".")[1] for name in [*OPERATORS, *DECOMPOSED] if name.startswith(f"{namespace}.")})
+        known = [*OPERATORS, *DECOMPOSED, *(f"aten.{name}" for name in COMPLEX)]
+        names = sorted({name.split(".")[1] for name in known if name.startswith(f"{namespace}.")})
         listing = textwrap.fill(", ".join(names), 120, break_long_words=False, break_on_hyphens=False)
         lines.append(f"## {title}: {len(names)}\n\n```text\n{listing}\n```\n")
     return "\n".join(lines)

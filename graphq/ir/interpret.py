@@ -319,7 +319,7 @@ def check_array(name: str, type: TensorType, array: Any, *, word: str = "input")
         raise InputError(f"{where}: {e.__class__.__name__}: {e}") from e
     if x.dtype != type.dtype.numpy:
         raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype, or "
-                         "Predictor(..., convert=True))")
+                         "Predictor(..., convert=True); tensors have x.to(dtype))")
     if not shapes_agree(type.shape, x.shape):
         raise InputError(f"{where}, got shape {list(x.shape)}")
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)

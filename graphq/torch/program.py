@@ -19,6 +19,7 @@ from graphq.ir.interpret import CHECK_SHAPES
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import NOWHERE, names_of_calls
 from graphq.torch.calling import CALLING, Calling
+from graphq.torch.operators.complex import in_pairs, is_complex
 from graphq.torch.operators.decompositions import call_key, decomposed, table
 from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
 
@@ -46,8 +47,10 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
 
 
 def _importer(node: Any) -> "Importer | None":
-    """The importer of a call; for an operator that changes its first argument, the functional form's."""
+    """The importer of a call on real numbers; the functional form's for an operator that changes its argument."""
     name = operator_name(node.target)
+    if any(map(is_complex, (node, *node.all_input_nodes))):
+        return None
     return OPERATORS.get(str(node.target)) or OPERATORS.get(name.removesuffix("_") if _changes(node) else name)
 
 
@@ -111,6 +114,9 @@ class _Conversion:
             return val
         if not isinstance(val, torch.Tensor):
             raise GraphError(f"input '{node.name}' is {type(val).__name__} ({spec.kind.name}): inputs must be tensors")
+        if is_complex(node):
+            raise GraphError(f"input '{node.name}' is complex: pass torch.view_as_real(x), and compute with "
+                             "torch.view_as_complex in the module")
         dims = [int(d) if is_concrete_int(d) else None for d in val.shape]
         name = node.name if is_input else spec.target if spec.target not in self.given else f"{spec.target}.buffer"
         return self.graph.input(name, dtype=dtype_of(val.dtype), shape=dims)
@@ -119,7 +125,7 @@ class _Conversion:
         """A constant that shares the tensor's memory; the same one for equal views of the same memory."""
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else name
         if key not in self.constants:
-            array = array_of(tensor)
+            array = array_of(in_pairs(tensor))
             value, = self.graph.add_checked(lookup("constant"), (), {"value": array},
                                             [TensorType(as_dtype(array.dtype), array.shape)])
             self.constants[key] = value
@@ -208,12 +214,15 @@ class _Conversion:
         outputs: dict[str, Value] = {}
         kinds: list[Any] = []
         changed: list[torch.Tensor | int] = []
-        for result, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
+        nodes = self.program.graph_module.graph.output_node().args[0]
+        for node, result, spec in zip(nodes, results, self.program.graph_signature.output_specs, strict=True):
             if spec.kind not in (OutputKind.USER_OUTPUT, *CHANGES):
                 raise GraphError(f"the program has the result '{spec.target}' ({spec.kind.name}), which graphq lacks: "
                                  "export a module in eval mode")
             if result is None and isinstance(spec.arg, TensorArgument):
                 raise GraphError(f"graphq does not compute the program's result '{spec.arg.name}'")
+            if is_complex(node):
+                raise GraphError(f"the result '{spec.arg.name}' is complex: return torch.view_as_real(x)")
             if spec.kind in CHANGES:
                 changed.append(self.buffers[spec.target] if spec.target in self.buffers else
                                [*self.arguments].index(spec.target))

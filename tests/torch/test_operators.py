@@ -226,6 +226,14 @@ def assigned(x, i):
             torch.cond(x.sum() < 0, lambda v: v.sin(), lambda v: v.cos(), (x,)))
 
 
+@case(X, Y)
+def of_complex_numbers(x, y):
+    a, b = torch.complex(x, y), torch.polar(x.abs(), y)
+    numbers = (a * b, a + b, a - b, a * 2, a * x, -a, a.conj() * b, a[:, 1:], torch.cat([a, b], -1), a.mT, a.sum(-1),
+               a[:, [0, 2]], a.reshape(-1, 2), torch.stack([a, b], -1))
+    return (*(torch.view_as_real(z) for z in numbers), a.abs(), b.angle(), a.real, b.imag)
+
+
 def results(graph, inputs):
     found = gq.reference(graph, *(x.numpy() for x in inputs))
     return list(found.values()) if isinstance(found, dict) else [found]

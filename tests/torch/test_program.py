@@ -300,10 +300,32 @@ def test_batch_normalization_in_training_mode_is_refused():
 
 @pytest.mark.parametrize(("f", "message"), [
     (lambda x: x[x > 0], "data"),
+    (lambda x: torch.complex(x, x), r"the result .* is complex: return torch.view_as_real"),
+    (lambda x: (torch.complex(x, x) + 1).real, r"aten.add.Tensor .*lacks this operator on complex numbers"),
+    (lambda x: (torch.complex(x, x) * 2j).real, r"aten.mul.Tensor .*lacks this operator on complex numbers"),
     (lambda x: F.dropout(x, 0.5, True), "random: export module.eval")])
 def test_programs_that_are_refused(f, message):
     with pytest.raises(gq.GraphError, match=message):
         converted(f, torch.randn(3, 4))
+
+
+def test_complex_inputs_are_refused():
+    with pytest.raises(gq.GraphError, match=r"input '.*' is complex: pass torch.view_as_real"):
+        converted(lambda z: z.real, torch.ones(2, dtype=torch.complex64))
+
+
+def test_rotary_embeddings_as_products_of_complex_numbers():
+    torch.manual_seed(0)
+    turns = torch.polar(torch.ones(40, 2), torch.outer(torch.arange(40.0), torch.tensor([1.0, 0.01])))
+
+    def f(x):
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns[:x.shape[1]]).flatten(2), x
+
+    graph = converted(f, torch.randn(2, 6, 4), dynamic_shapes=(({0: Dim("b", max=9), 1: Dim("t", max=40)},),))
+    for shape in ((2, 6, 4), (1, 1, 4), (3, 40, 4)):
+        x = torch.randn(*shape)
+        np.testing.assert_allclose(gq.compile(graph)(x.numpy())[graph.output_names[0]], f(x)[0], atol=1e-6)
 
 
 def test_a_decomposition_that_needs_a_known_size_is_refused():

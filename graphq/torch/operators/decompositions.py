@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.functional import linear
 
 from graphq.errors import GraphError
+from graphq.torch.operators.complex import in_pairs, is_complex, on_pairs
 from graphq.torch.operators.importer import OPERATORS, operator_name
 
 DECOMPOSED: dict[str, Callable[..., Any]] = {}
@@ -39,9 +40,12 @@ def decomposed(node: fx.Node, mode: Any) -> fx.GraphModule | None:
     """
     target: Any = node.target
     f, operands = DECOMPOSED.get(str(target), target), node.all_input_nodes
+    paired = any(map(is_complex, (node, *operands)))
 
     def call(*values: Any) -> Any:
         known = dict(zip(operands, values, strict=True))
+        if paired:
+            return on_pairs(node, known)
         args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), known.__getitem__)
         return f(*args, **kwargs)
 
@@ -50,11 +54,12 @@ def decomposed(node: fx.Node, mode: Any) -> fx.GraphModule | None:
 
     before = shapes()
     with torch.no_grad(), mode:
-        module = make_fx(call, decomposition_table=table(target))(*(n.meta["val"] for n in operands))
+        module = make_fx(call, decomposition_table=table(target))(
+            *(in_pairs(n.meta["val"]) for n in operands))
     if shapes() != before:
         raise GraphError(f"its decomposition needs known sizes, got {', '.join(before)}")
     made = {n.target for n in module.graph.nodes if n.op == "call_function"}
-    return None if target in made and made <= {target, getitem} else module
+    return None if not paired and target in made and made <= {target, getitem} else module
 
 
 def call_key(node: fx.Node) -> str:
