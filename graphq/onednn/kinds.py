@@ -147,11 +147,9 @@ def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
 def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -> str | None:
     try:
         op.check_operands(operands)
-        out = op.infer(*operands, **op.complete(attrs))
+        return op.types(operands, op.complete(attrs))[0].dtype.name
     except GraphqError:
         return None
-    first = out if isinstance(out, TensorType) else out[0]
-    return first.dtype.name
 
 
 def kind_of(node: Node) -> str:

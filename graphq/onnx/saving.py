@@ -168,7 +168,7 @@ def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: M
             return f"'{name}' cannot be {types[name]}"
     later = [a for a in node.attribute if a.name not in old.attributes]
     for a in later:
-        if a != _default(new, a.name) and not _without_effect(a.name, node, constants):
+        if a != new.attributes[a.name].default_value and not _without_effect(a.name, node, constants):
             return f"there is no attribute '{a.name}'"
     for a in node.attribute:
         if opset < VALUES.get((node.op_type, a.s.decode("utf-8", "replace")), 0):
@@ -185,9 +185,3 @@ def _without_effect(attribute: str, node: NodeProto, constants: Mapping[str, Ten
     """Whether the attribute is `allowzero` and has no effect, because the shape is a constant without zeros."""
     numbers = constants.get(node.input[1]) if len(node.input) > 1 else None
     return attribute == "allowzero" and numbers is not None and bool((numpy_helper.to_array(numbers) != 0).all())
-
-
-def _default(schema: onnx.defs.OpSchema, name: str) -> onnx.AttributeProto:
-    value = onnx.AttributeProto()
-    value.CopyFrom(schema.attributes[name].default_value)
-    return value

@@ -1,5 +1,5 @@
 """Importers of If, Loop and Scan. Their inner graphs become bodies: graphs that are attributes of an operation."""
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
@@ -9,7 +9,7 @@ from graphq.dtypes import boolean, s64
 from graphq.ir import Graph, TensorType, Value
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.importer import Call, Outputs, Scope, import_graph, imports
-from graphq.onnx.protos.fallback import used_names
+from graphq.onnx.protos.fallback import bodies, outer_names
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.control import common_type
 from graphq.ops.rules import with_axis
@@ -22,30 +22,20 @@ def if_(c: Call) -> Outputs:
     cond = c.data(0)
     if cond is not None:
         branch = branches[0 if cond.any() else 1]
-        inner = Scope(c.scope.opsets, {**c.scope.values}, c.scope.folder)
-        return import_graph(c.graph, branch, _initialized(c, branch, c.graph, inner))
-    captured = list(dict.fromkeys(v for b in branches for v in _captured(c, b)))
-    bodies = [_body(c, b, [], captured) for b in branches]
-    values = [c.scope.values[name] for name in captured]
-    return c.graph.if_else(c.input(0), *values, then_body=bodies[0], else_body=bodies[1])
+        scope = Scope(c.scope.opsets, {**c.scope.values}, c.scope.folder)
+        return import_graph(c.graph, branch, _initialized(c, branch, c.graph, scope))
+    then_body, else_body = (_body(c, branch, []) for branch in branches)
+    return c.graph.if_else(c.input(0), *_captured(c).values(), then_body=then_body, else_body=else_body)
 
 
 @imports("Loop")
 def loop(c: Call) -> Outputs:
     """Import Loop. If the body changes a dimension of a state, the dimension becomes unknown."""
-    body = c.attr("body")
-    captured = list(dict.fromkeys(_captured(c, body)))
     trips, cond = (c.graph.add_constant(np.asarray(default)) if given is None else given for given, default
                    in ((c.optional(0), np.iinfo(np.int64).max), (c.optional(1), True)))
     states = [c.input(k) for k in range(2, len(c.inputs))]
-    fixed = [TensorType(s64, ()), TensorType(boolean, ())]
-
-    def build(types: Sequence[TensorType]) -> tuple[Graph, list[TensorType]]:
-        graph = _body(c, body, [*fixed, *types], captured)
-        return graph, [v.type for v in graph.outputs[1:1 + len(states)]]
-
-    return c.graph.loop(trips, cond, *states, *(c.scope.values[name] for name in captured),
-                        body=_settled(build, states), states=len(states))
+    body = _settled(c, [TensorType(s64, ()), TensorType(boolean, ())], states, [], 1)
+    return c.graph.loop(trips, cond, *states, *_captured(c).values(), body=body, states=len(states))
 
 
 @imports("Scan")
@@ -61,7 +51,6 @@ def scan(c: Call) -> Outputs:
         ends = ([ValueInfoProto(name=n) for n in side] for side in (names, results))
         batch = helper.make_graph([inner], "batch", next(ends), next(ends))
         return standard(c, "Scan", c.inputs[1:], c.outputs, opset=9, body=batch, num_scan_inputs=len(names))
-    captured = list(dict.fromkeys(_captured(c, body)))
     values = [c.input(k) for k in range(len(c.inputs))]
     if not 0 <= scanned <= len(values):
         c.refuse(f"num_scan_inputs must be in [0, {len(values)}], the number of operands, got {scanned}")
@@ -69,14 +58,9 @@ def scan(c: Call) -> Outputs:
     outputs = len(body.output) - len(states)
     axes = list(c.attr("scan_input_axes", [0] * scanned))
     parts = [with_axis(v.type, axis) for v, axis in zip(values[len(states):], axes, strict=True)]
-
-    def build(types: Sequence[TensorType]) -> tuple[Graph, list[TensorType]]:
-        graph = _body(c, body, [*types, *parts], captured)
-        return graph, [v.type for v in graph.outputs[:len(states)]]
-
     return c.graph.scan(
-        *values, *(c.scope.values[name] for name in captured), body=_settled(build, states), states=len(states),
-        scanned=scanned, input_axes=axes,
+        *values, *_captured(c).values(), body=_settled(c, [], states, parts, 0), states=len(states), scanned=scanned,
+        input_axes=axes,
         reverse_inputs=[bool(d) for d in c.attr("scan_input_directions", [0] * scanned)],
         output_axes=list(c.attr("scan_output_axes", [0] * outputs)),
         reverse_outputs=[bool(d) for d in c.attr("scan_output_directions", [0] * outputs)])
@@ -86,16 +70,19 @@ EXACT = 4
 """How many times `_settled` builds a loop's body before all sizes of states become unknown."""
 
 
-def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
+def _settled(c: Call, before: Sequence[TensorType], states: Sequence[Value], after: Sequence[TensorType],
+             first: int) -> Graph:
     """Build a loop's body for types of the states that hold in every iteration.
 
-    The first build uses the types of the initial states. If the body changes a dimension of a state, the body is built
-    again with this dimension unknown. This repeats, because the size of one state may depend on another state.
+    The body takes values of the types `before`, the states, and values of the types `after`. Its outputs from number
+    `first` on are the new states. The first build uses the types of the initial states. If the body changes a dimension
+    of a state, the body is built again with this dimension unknown. This repeats, because the size of one state may
+    depend on another state.
     """
     types = [v.type for v in states]
     for k in count(1):
-        body, results = build(types)
-        common = [common_type(a, b) for a, b in zip(types, results, strict=True)]
+        body = _body(c, c.attr("body"), [*before, *types, *after])
+        common = [common_type(a, v.type) for a, v in zip(types, body.outputs[first:first + len(types)], strict=True)]
         if common == types:
             break
         types = common if k < EXACT else [TensorType(t.dtype, None if t.shape is None or k > EXACT else
@@ -103,20 +90,13 @@ def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorTyp
     return body
 
 
-def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
-    """The names of the values that a graph reads from the outer graph, except for constants."""
-    own = {v.name for v in (*proto.input, *proto.initializer)}
-    for node in proto.node:
-        for name in used_names(node):
-            if name not in own and name in c.scope.values and c.scope.values[name].data is None:
-                yield name
-        own.update(node.output)
-    for v in proto.output:
-        if v.name not in own and v.name in c.scope.values and c.scope.values[v.name].data is None:
-            yield v.name
+def _captured(c: Call) -> dict[str, Value]:
+    """The values by name that the node's inner graphs read from the outer graph, except for constants."""
+    values = {name: c.scope.values[name] for body in bodies(c.node) for name in outer_names(body)}
+    return {name: value for name, value in values.items() if value.data is None}
 
 
-def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Sequence[str]) -> Graph:
+def _body(c: Call, proto: GraphProto, types: Sequence[TensorType]) -> Graph:
     """Import `proto` as a graph. Its inputs are `proto`'s inputs, with these types, then the captured values."""
     if len(types) != len(proto.input):
         c.refuse(f"the graph '{proto.name}' takes {len(proto.input)} values, got {len(types)}")
@@ -125,9 +105,8 @@ def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Seq
     for name, value in c.scope.values.items():
         if value.data is not None:
             scope.values[name] = graph.add_constant(value.data)
-    for name in captured:
-        t = c.scope.values[name].type
-        scope.values[name] = graph.input(name, dtype=t.dtype, shape=t.shape)
+    for name, value in _captured(c).items():
+        scope.values[name] = graph.input(name, dtype=value.dtype, shape=value.shape)
     _initialized(c, proto, graph, scope)
     inner = [graph.input(v.name, dtype=t.dtype, shape=t.shape) for v, t in zip(proto.input, types, strict=True)]
     scope.values.update(zip((v.name for v in proto.input), inner, strict=True))

@@ -13,8 +13,7 @@ from graphq.onnx.importers.composed import by_f32, in_f32, one, standard
 from graphq.onnx.importers.importer import MICROSOFT, ML, Call, Outputs, by_body, imports, imports_each
 from graphq.ops.rules import FLOATS, normal_axis
 
-REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "reduce_max", "ReduceMean": "reduce_mean",
-              "ReduceMin": "reduce_min", "ReduceProd": "reduce_prod", "ReduceSum": "reduce_sum"}
+REDUCTIONS = {f"Reduce{name}": f"reduce_{name.lower()}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")}
 
 
 @imports(*REDUCTIONS, "ReduceSumSquare")

@@ -59,6 +59,13 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
     return ends, as_onednn
 
 
+def _pads(x: Value, attrs: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """The pads of each axis, at its begin and end, with which windows follow from rounding down."""
+    ends = _ends(x, attrs)[0] if attrs["rounding_type"] == "ceil" else attrs["pads_end"]
+    return [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end in zip(
+        x.type.dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], attrs["pads_begin"], ends, strict=True)]
+
+
 def with_pads(c: Call) -> Outputs:
     """Replace `ceil_mode` and `auto_pad` by explicit pads, for ONNX's reference; None if the node uses neither.
 
@@ -69,12 +76,8 @@ def with_pads(c: Call) -> Outputs:
     if not c.attr("ceil_mode", 0) and attrs["auto_pad"] == "none":
         return None
     own = {name: value for name, value in c.attrs.items() if name not in ("ceil_mode", "auto_pad")}
-    if attrs["auto_pad"] == "none":
-        own["pads"] = [*attrs["pads_begin"], *_ends(x, attrs)[0]]
-    else:
-        pads = [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, 0, 0) for n, k, d, s
-                in zip(x.type.dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], strict=True)]
-        own["pads"] = [begin for begin, _ in pads] + [end for _, end in pads]
+    begins, ends = zip(*_pads(x, attrs), strict=True)
+    own["pads"] = [*begins, *ends]
     return standard(c, c.node.op_type, [c.input(0)], opset=c.scope.opsets[""], **own)
 
 
@@ -125,9 +128,7 @@ def _with_places(c: Call) -> list[Value]:
     if x.dtype in BYTES:
         x = g.cast(x, dtype=f32)
     dims = x.type.dims
-    ends = _ends(x, attrs)[0] if attrs["rounding_type"] == "ceil" else attrs["pads_end"]
-    pads = [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end in zip(
-        dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], attrs["pads_begin"], ends, strict=True)]
+    pads = _pads(x, attrs)
     places = add_known(g, later(_places_of_image, dims[2:], bool(c.attr("storage_order", 0))))
     begins, ends = [0, 0, *(b for b, _ in pads)], [0, 0, *(e for _, e in pads)]
     values = (g.pad(x, value=-np.inf, pads_begin=begins, pads_end=ends),
@@ -269,12 +270,9 @@ def global_lp_pool(c: Call) -> Outputs:
 def upsample(c: Call) -> Outputs:
     """Import Upsample; before version 9 its scales are attributes."""
     mode = c.attr("mode", "nearest")
-    if c.version < 7:
-        scales = np.array([1, 1, c.attr("height_scale"), c.attr("width_scale")], np.float32)
-        return _asymmetric(c, c.graph.constant(scales), "linear" if mode == "bilinear" else mode)
-    if c.version == 7:
-        return _asymmetric(c, c.graph.constant(np.array(c.attr("scales"), np.float32)), mode)
-    return _asymmetric(c, c.input(1), mode)
+    given = [1, 1, c.attr("height_scale"), c.attr("width_scale")] if c.version < 7 else c.attr("scales")
+    scales = c.input(1) if c.version > 7 else c.graph.constant(np.array(given, np.float32))
+    return _asymmetric(c, scales, "linear" if mode == "bilinear" else mode)
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:

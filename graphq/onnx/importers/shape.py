@@ -239,28 +239,21 @@ def tile(c: Call) -> Outputs:
     return c.graph.static_reshape(wide, shape=out)
 
 
-@imports("DepthToSpace")
-def depth_to_space(c: Call) -> Outputs:
-    """Import DepthToSpace (modes DCR and CRD) as a reshape, a transpose and a reshape."""
+@imports("DepthToSpace", "SpaceToDepth")
+def blocks(c: Call) -> Outputs:
+    """Import DepthToSpace or SpaceToDepth, in modes DCR and CRD, as a reshape, a transpose and a reshape."""
     n, channels, h, w = c.input(0).type.dims
-    b = c.attr("blocksize")
-    depth = channels // (b * b)
-    dcr = c.attr("mode", "DCR") == "DCR"
-    shape, order = ([n, b, b, depth, h, w], [0, 3, 4, 1, 5, 2]) if dcr else ([n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3])
+    b, depth_first = c.attr("blocksize"), c.attr("mode", "DCR") == "DCR"
+    if c.node.op_type == "SpaceToDepth":
+        shape, out = [n, channels, h // b, b, w // b, b], [channels * b * b, h // b, w // b]
+        order = [0, 3, 5, 1, 2, 4] if depth_first else [0, 1, 3, 5, 2, 4]
+    else:
+        depth = channels // (b * b)
+        out = [depth, h * b, w * b]
+        shape, order = ([n, b, b, depth, h, w], [0, 3, 4, 1, 5, 2]) if depth_first else \
+            ([n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3])
     x = c.graph.static_transpose(c.graph.static_reshape(c.input(0), shape=shape), order=order)
-    return c.graph.static_reshape(x, shape=[n, depth, h * b, w * b])
-
-
-@imports("SpaceToDepth")
-def space_to_depth(c: Call) -> Outputs:
-    """Import SpaceToDepth as a reshape, a transpose and a reshape."""
-    n, channels, h, w = c.input(0).type.dims
-    b = c.attr("blocksize")
-    if c.attr("mode", "DCR") != "DCR":
-        return None
-    x = c.graph.static_reshape(c.input(0), shape=[n, channels, h // b, b, w // b, b])
-    x = c.graph.static_transpose(x, order=[0, 3, 5, 1, 2, 4])
-    return c.graph.static_reshape(x, shape=[n, channels * b * b, h // b, w // b])
+    return c.graph.static_reshape(x, shape=[n, *out])
 
 
 @imports("Compress")

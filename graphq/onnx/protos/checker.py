@@ -48,9 +48,7 @@ def _with_types(model: ModelProto) -> ModelProto:
 
 
 def _copy(message: Any, name: str, value: Any) -> None:
-    if isinstance(value, str | bytes | int | float):
-        setattr(message, name, value)
-    elif hasattr(value, "CopyFrom"):
-        getattr(message, name).CopyFrom(value)
+    if hasattr(value, "MergeFrom"):
+        getattr(message, name).MergeFrom(value)
     else:
-        getattr(message, name).extend(value)
+        setattr(message, name, value)

@@ -134,11 +134,16 @@ def used_names(node: onnx.NodeProto) -> Iterator[str]:
     """The names of the values that the node reads, also in graphs among its attributes."""
     yield from filter(None, node.input)
     for graph in bodies(node):
-        own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}
-        for inner in graph.node:
-            yield from (name for name in used_names(inner) if name not in own)
-            own.update(inner.output)
-        yield from (v.name for v in graph.output if v.name not in own)
+        yield from outer_names(graph)
+
+
+def outer_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of the values that a graph among a node's attributes reads from outside."""
+    own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}
+    for inner in graph.node:
+        yield from (name for name in used_names(inner) if name not in own)
+        own.update(inner.output)
+    yield from (v.name for v in graph.output if v.name not in own)
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
