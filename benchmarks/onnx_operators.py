@@ -96,8 +96,8 @@ def calls(file: ModelProto, inputs: Arrays, threads: int, in_place: bool) -> Ite
     import onnxruntime
 
     first = next(iter(inputs))
-    out = {"y0": inputs[first]} if in_place else None
-    yield partial(gq.compile(gq.load_onnx(file), threads=threads), inputs, out=out)
+    ours = gq.compile(gq.load_onnx(file), threads=threads)
+    yield ours.bind(inputs, out={"y0": inputs[first]}) if in_place else partial(ours, inputs)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads, settings.log_severity_level = threads, 4
     try:

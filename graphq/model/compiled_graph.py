@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -199,18 +199,38 @@ class CompiledGraph:
         if fetch is not None:
             return self._fetch(fetch, out, inputs, named)
         given = named_inputs(self.signature, inputs, named) if inputs else named
-        checked = self._fast_check(given)
-        if self._undecided:
-            self._take_values(dict(zip(self.names, checked, strict=True)))
-        run = self._fixed
-        if run is None:
-            by_name = dict(zip(self.names, checked, strict=True))
-            plans = self.plans  # `self.plans` is read once, because another thread may replace it
-            run = plans.at(plans.shapes_of(by_name), by_name)
-            if constant := plans.constants.names:
-                checked = [x for name, x in by_name.items() if name not in constant]
+        run, checked = self._prepared(self._fast_check(given))
         outs = run(checked, None if out is None else self._check_out(run, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
+
+    def bind(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray], **named: Any) -> Callable[[], object]:
+        """Check the arrays of a call once. Returns a function that runs the model on these arrays and writes `out`.
+
+        Each call of the function reads the numbers that the inputs then have. It saves the time of the checks, about
+        20 us, for example in a loop that decodes tokens with caches in place. Arguments and errors are as in a call,
+        but inputs are never copied: raises InputError for an input that is not a C-contiguous array of the graph's
+        dtype, and if shapes depend on the elements of an input.
+        """
+        given = named_inputs(self.signature, inputs, named)
+        checked = self._fast_check(given)
+        run, arrays = self._prepared(checked)
+        for name, x, p in zip(self.names, checked, self.signature.inputs, strict=True):
+            if x is not given[name]:
+                raise InputError(f"bind: input '{name}' must be a C-contiguous, aligned array {p.type}")
+            if p.property == SIZE:
+                raise InputError(f"bind: shapes depend on the elements of input '{name}', so the model must be called")
+        return run.bound(arrays, self._check_out(run, out, arrays))
+
+    def _prepared(self, checked: list[np.ndarray]) -> tuple[Runner | Staged, list[np.ndarray]]:
+        """What runs a call of these inputs, and the inputs without those marked constant."""
+        if self._undecided:
+            self._take_values(dict(zip(self.names, checked, strict=True)))
+        if self._fixed is not None:
+            return self._fixed, checked
+        by_name = dict(zip(self.names, checked, strict=True))
+        plans = self.plans  # `self.plans` is read once, because another thread may replace it
+        run = plans.at(plans.shapes_of(by_name), by_name)
+        return run, [x for name, x in by_name.items() if name not in plans.constants.names]
 
     @overload
     def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,

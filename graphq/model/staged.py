@@ -194,6 +194,10 @@ class Staged:
             given[...] = x
         return list(outputs)
 
+    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], object]:
+        """A function that runs on these checked arrays."""
+        return partial(self, inputs, outputs)
+
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy, by the formulas of the compiled parts."""
         return self._through(inputs, lambda model, feeds: model.formula(feeds))

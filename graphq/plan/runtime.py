@@ -7,7 +7,7 @@ writes the addresses of the call's arrays and of an arena into the copy.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, groupby
 from operator import index
 from threading import get_ident
@@ -217,6 +217,23 @@ class Runner:
             self._raise(instance)
         self._pool.append(instance)
         return outs
+
+    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """A function that runs the plan on these checked arrays. It keeps an arena and the arrays' addresses."""
+        moves = any(address_of(inputs[k]) % LINE for k in self.made.aligned)
+        idle: list[tuple[_Instance, Arena]] = []
+
+        def run() -> None:
+            instance, arena = idle.pop() if idle else (self._instance(), Arena(self.arena_bytes))
+            if moves or instance.arena is None:
+                instance.point_at([*inputs, *outputs], arena)
+            for part in instance.segments:
+                self._segment(part, instance, inputs, outputs)
+            if self.made.errors:
+                self._raise(instance)
+            idle.append((instance, arena))
+
+        return run
 
     def prepare(self) -> None:
         """Wait until all kernels are compiled, so that the next run need not wait."""
