@@ -60,8 +60,7 @@ def scan(c: Call) -> Outputs:
     parts = [with_axis(v.type, axis) for v, axis in zip(values[len(states):], axes, strict=True)]
     return c.graph.scan(
         *values, *_captured(c).values(), body=_settled(c, [], states, parts, 0), states=len(states), scanned=scanned,
-        input_axes=axes,
-        reverse_inputs=[bool(d) for d in c.attr("scan_input_directions", [0] * scanned)],
+        input_axes=axes, reverse_inputs=[bool(d) for d in c.attr("scan_input_directions", [0] * scanned)],
         output_axes=list(c.attr("scan_output_axes", [0] * outputs)),
         reverse_outputs=[bool(d) for d in c.attr("scan_output_directions", [0] * outputs)])
 
