@@ -21,15 +21,15 @@ ARGUMENTS: Arguments = (
 def run(options: argparse.Namespace) -> None:
     """Compare, and print the tensors that cost most."""
     from graphq.quantization.compare import compare
-    from graphq.quantization.comparison import GOOD_ENOUGH
     from graphq.quantization.data import load_data
+    from graphq.quantization.tuned import TARGET
 
     if not options.no_rank and sys.stderr.isatty():
         print("measuring the cost of each layer takes some runs per layer; --no-rank leaves it out", file=sys.stderr)
     left, right = with_ranges(options), load_graph(options.against)
     found = compare(left, right, load_data(options.data, right), rank=not options.no_rank)
     print(found.json() if options.json else found)
-    if found.loss > GOOD_ENOUGH and found.better and not options.json:
+    if found.loss > TARGET and found.better and not options.json:
         chosen = (f"{NAMING[part]}={name}" for part, names in found.advised.items() for name in names)
         print(shlex.join(["graphq", "quantize", str(options.against), "--data", options.data, "--out",
                           str(options.file), *chosen]))

@@ -21,8 +21,6 @@ OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude
 """The names of the options that choose a scheme."""
 NAMING = {"exclude": "--exclude", "wide": "--int16", "wide_weights": "--int16-weights"}
 """The options that name layers, by the field of `Scheme` that each option sets."""
-PLAIN = "activations", "mode"
-"""Options that turn off the automatic search, as --method does."""
 
 
 def _limits(text: str) -> tuple[str, tuple[float, float]]:
@@ -38,7 +36,7 @@ ARGUMENTS: Arguments = (
     *MODEL,
     option("--data", metavar="DATA",
            help="calibration data: a folder of .npz or .npy files, such a file, or a function that gives dicts of "
-                "arrays: FILE.py:NAME or module:NAME"),
+                "arrays: FILE.py:NAME or module:NAME; modes without calibration only time runs with it"),
     option("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind"),
     option("--opset", type=int, metavar="N", help="the operator set of the ONNX file, 13 or later (default 21)"),
     option("--method", choices=["min_max", "percentile", "mse"],
@@ -69,9 +67,10 @@ ARGUMENTS: Arguments = (
 
 def run(options: argparse.Namespace) -> None:
     """Quantize a file, and print the chosen setting."""
+    from graphq.quantization.between import stored_between
     from graphq.quantization.bodies import with_bodies
     from graphq.quantization.data import load_data
-    from graphq.quantization.products import refuse_integers
+    from graphq.quantization.products import prepared, refuse_integers
     from graphq.quantization.quantize import automatic, left_text, quantize
     from graphq.quantization.scheme import Scheme
     from graphq.quantization.speed import speed
@@ -85,8 +84,10 @@ def run(options: argparse.Namespace) -> None:
         to_model(graph, opset=opset)  # checks before the long search that the operator set can express the graph
     elif options.opset is not None:
         raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
+    if "*" in options.between and not stored_between(prepared(graph)):
+        raise ParseError(f"--between: no value between layers of {options.file} is stored that could be an integer")
     given = {name: value for name in OPTIONS if (value := getattr(options, name)) or isinstance(value, float)}  # 0.0
-    searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
+    searched = not any(name in given for name in ("method", "activations", "mode")) and options.weight_bits != 4
     for goal in given.keys() & set(GOALS) if not searched else ():
         raise ParseError(f"--{goal.replace('_', '-')} needs the automatic search: leave out --method, --activations "
                          "and --mode")

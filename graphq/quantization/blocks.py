@@ -5,7 +5,6 @@ import numpy as np
 
 from graphq.compile import compile
 from graphq.dtypes import s4, s8
-from graphq.errors import GraphError
 from graphq.ir import Graph, Value, named_outputs
 from graphq.quantization.calibrate import Batches, checked_batches, in_unit
 from graphq.quantization.insert import kept, replace_operand
@@ -87,15 +86,12 @@ def hessians(graph: Graph, chosen: list[LinearLayer], batches: Batches) -> Mappi
         return {}
     g.set_outputs(list(outputs.values()), list(outputs))
     g.prune()
-    model, count = compile(g, cache="kernels"), 0
+    model = compile(g, cache="kernels")
     sums: dict[str, np.ndarray] = dict.fromkeys(made.values(), np.zeros(()))
-    for batch in checked_batches(batches, graph.inputs):
-        count += 1
+    for batch in checked_batches(batches, graph):
         found = named_outputs(model.outputs, model(batch))
         for name in sums:
             sums[name] = sums[name] + found[name] * found[f"unit/{name}"].astype(np.float64)**2
-    if not count:
-        raise GraphError("rounding by 'gptq' needs at least one batch, got an empty iterable")
     return {name: sums[hessian] for name, hessian in of_layers.items()}
 
 

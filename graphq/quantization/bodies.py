@@ -145,8 +145,6 @@ def _nothing(graph: Graph, like: Value) -> Value:
 
 
 def _sum(graph: Graph, a: Value, b: Value) -> Value:
-    if a.dtype == s32:
-        total: Value = graph.add(a, b)
-        return total
-    both: Value = graph.concat(graph.minimum(a[:1], b[:1]), graph.maximum(a[1:], b[1:]), axis=0)
+    both: Value = graph.add(a, b) if a.dtype == s32 else graph.concat(
+        graph.minimum(a[:1], b[:1]), graph.maximum(a[1:], b[1:]), axis=0)
     return both

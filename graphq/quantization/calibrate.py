@@ -15,6 +15,7 @@ from graphq.compile import compile
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType, Value, check_names, named_outputs
+from graphq.ir.interpret import check_inputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_statistics
@@ -99,7 +100,7 @@ def calibrate_parts(graph: Graph, batches: Batches, parts: Sequence[Collection[i
     model = _observing(graph, names, histograms) if names else None
     found = [{name: TensorStatistics() for name in names} for _ in parts]
     counts = [0] * len(parts)
-    for k, batch in enumerate(checked_batches(batches, graph.inputs)):
+    for k, batch in enumerate(checked_batches(batches, graph)):
         out = {} if model is None else named_outputs(model.outputs, model(batch))
         number = (batches.keys[k] if isinstance(batches, Reordered) else k) + 1
         for n, part in enumerate(parts):
@@ -107,7 +108,7 @@ def calibrate_parts(graph: Graph, batches: Batches, parts: Sequence[Collection[i
                 counts[n] += 1
                 _add(found[n], out, number)
     if not all(counts):
-        raise InputError("calibration needs at least one batch, got an empty iterable")
+        raise InputError("calibration needs at least one batch in each part")
     for of_part, count in zip(found, counts, strict=True):
         for name in [name for name, t in of_part.items() if t.low > t.high]:
             if values[name].graph is graph:
@@ -122,17 +123,28 @@ def observed(graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*factors, *stored_between(graph))))
 
 
-def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch]:
-    """Yield the batches, split to the number of rows that inputs take. Raises InputError for an invalid batch."""
+def checked_batches(batches: Batches, graph: Graph) -> Iterator[Batch]:
+    """Yield the batches, split to the number of rows that the graph takes.
+
+    Raises InputError if there is no batch, and with the batch's number if the graph rejects it.
+    """
     if isinstance(batches, DataReader):
         batches = iter(batches.get_next, None)
-    types = {str(v.name): v.type for v in inputs}
+    types = {str(v.name): v.type for v in graph.inputs}
     single = isinstance(batches, Mapping) or hasattr(batches, "detach")
     if single or not isinstance(batches, Iterable):
         raise InputError("batches must be an iterable of dicts from input names to arrays, got "
                          f"{type(batches).__name__}" + ": put it into a list" * single)
-    for k, batch in enumerate(progress(batches, "batches")):
-        yield from _cut(_by_name(batch, types, f"batch {k + 1}"), types)
+    number = 0
+    for number, batch in enumerate(progress(batches, "batches"), 1):
+        for part in _cut(_by_name(batch, types, f"batch {number}"), types):
+            try:
+                check_inputs(graph, part)
+            except InputError as e:
+                raise InputError(f"batch {number}: {e}") from None
+            yield part
+    if not number:
+        raise InputError("quantization needs at least one batch, got an empty iterable")
 
 
 def is_plain(batch: Any) -> bool:

@@ -1,5 +1,5 @@
 """compare: measure how far every tensor of a quantized graph is from f32, and which layers cause most of the loss."""
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir import GRAPH_ORDER, Graph, Value, named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
+from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
-from graphq.quantization.comparison import GOOD_ENOUGH, Comparison, TensorDifference
+from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, reached, right_after, values_by_name
 from graphq.quantization.scheme import Scheme
 
@@ -20,6 +21,8 @@ SWITCH = "in_f32/"
 """The prefix of a layer's name in the name of a boolean input. If this input is true, the layer is computed in f32."""
 RANKED = 2
 """The cost of each layer is measured on this many batches, which have the largest losses."""
+SMALL = 4
+"""Outputs of fewer elements are compared with their mean square: the cosine of n elements sees 1 - 1/n of the error."""
 CHUNK = 1 << 15
 """The number of elements that are summed at a time in f64, so that they fit in the cache."""
 
@@ -41,19 +44,17 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     the graphs share no tensors, or if their outputs differ in number, kind or shape.
     """
     left, right = _graph(quantized, "quantized"), prepared(_graph(against, "against"))
-    kept = list(checked_batches(batches, left.inputs))
-    if not kept:
-        raise InputError("compare needs at least one batch, got an empty iterable")
     made, plain = values_by_name(left), values_by_name(right)
     names = [n for n, v in made.items() if n in plain and _same(v, plain[n])]
     if not names:
         raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name: compare a "
                          "quantized graph with the f32 graph that it was made from")
     _check_outputs(left, right)
+    kept = list(checked_batches(batches, left))
     limits = _limits(made)
     have, want = _observing(left, names), _observing(right, names)
     sums = {name: _Differences(limits.get(name)) for name in names}
-    wanted, losses = [], []
+    wanted, outputs = [], []
     for k, batch in enumerate(progress(kept, "batches")):
         got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
         for name in names:
@@ -66,18 +67,18 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
             sums[name].add(got[name], exact[name])
         outs, exact_outs = (dict([*found.items()][len(names):]) for found in (got, exact))
         wanted.append(floats(exact_outs))
-        losses.append(farthest(wanted[-1], outs))
+        outputs.append(outs)
     del have, want  # keep only one model in memory
+    losses = [farthest(exact, outs, wanted) for exact, outs in zip(wanted, outputs, strict=True)]
     if not any(s.count for s in sums.values()):
         raise InputError(f"no tensor had any elements in {len(kept)} batches")
     rows = [sums[n].row(n, made[n]) for n in names]
     if right.outputs and rank:
-        worst = np.argsort(losses)[::-1][:RANKED]
-        costs = _costs(left, right, set(names), [kept[k] for k in worst], [wanted[k] for k in worst])
+        costs = _costs(left, right, set(names), kept, wanted, [int(k) for k in np.argsort(losses)[::-1][:RANKED]])
         for row in rows:
             row.cost = costs.get(row.name)
     found = Comparison(rows, max(losses), left.copy())
-    if rank and right.outputs and found.loss > GOOD_ENOUGH:
+    if rank and right.outputs and found.loss > tuned.TARGET:
         found.tried = _tried(right, kept, wanted, found.advised)
     return found
 
@@ -89,7 +90,7 @@ def _tried(graph: Graph, batches: Sequence[Batch], wanted: Sequence[Sequence[np.
     try:
         found = automatic(graph, batches, Scheme(method="automatic", **advised))
         model = compile(found.graph, cache="kernels")
-        losses = (farthest(want, model(batch)) for batch, want in zip(batches, wanted, strict=True))
+        losses = (farthest(want, model(batch), wanted) for batch, want in zip(batches, wanted, strict=True))
         return max(found.losses[found.setting], *losses)
     except GraphqError:
         return np.inf
@@ -121,9 +122,14 @@ def _dot(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.einsum("i,i->", x, y))
 
 
-def farthest(wanted: Sequence[np.ndarray], out: np.ndarray | Mapping[str, np.ndarray]) -> float:
-    """The largest distance of an output from `wanted`, the outputs of f32; 0 if there are no outputs."""
-    return max(map(distance, wanted, floats(out)), default=0.0)
+def farthest(wanted: Sequence[np.ndarray], out: np.ndarray | Mapping[str, np.ndarray],
+             alike: Iterable[Sequence[np.ndarray]]) -> float:
+    """The largest distance of an output from `wanted`, the outputs of f32; 0 if there are no outputs.
+
+    `alike` has the f32 outputs of all batches, for outputs of fewer than SMALL elements.
+    """
+    return max((distance(a, b, same if a.size < SMALL else ())
+                for a, b, *same in zip(wanted, floats(out), *alike, strict=True)), default=0.0)
 
 
 def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -219,9 +225,9 @@ def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
     return limits
 
 
-def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Mapping[str, np.ndarray]],
-           wanted: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
-    """The cost of each quantized layer by name, on `batches`. `wanted` has the f32 outputs; the worst batch is first.
+def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Batch],
+           wanted: Sequence[Sequence[np.ndarray]], worst: Sequence[int]) -> dict[str, float]:
+    """The cost of each quantized layer by name, on the `worst` batches. `wanted` has the f32 outputs of all batches.
 
     If the cost of a layer on one batch is within the noise, the layer is not measured on the next batch.
     """
@@ -233,11 +239,11 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
     switches = {f"{SWITCH}{name}": np.zeros((), np.bool_) for name in names}
 
     def loss(k: int, **on: np.ndarray) -> float:
-        return farthest(wanted[k], model({**batches[k], **switches, **on}))
+        return farthest(wanted[k], model({**batches[k], **switches, **on}), wanted)
 
-    highest, noise = max(map(loss, range(len(batches)))), -np.inf
+    highest, noise = max(map(loss, worst)), -np.inf
     costs = dict.fromkeys(names, np.inf)
-    for k in range(len(batches)):
+    for k in worst:
         for name in progress([n for n in names if costs[n] > noise], "products"):
             costs[name] = min(costs[name], highest - loss(k, **{f"{SWITCH}{name}": np.ones((), np.bool_)}))
         noise = max(-cost for cost in costs.values())

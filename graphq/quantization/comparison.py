@@ -9,6 +9,7 @@ from graphq.ir import Graph, Value, quote
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization import tuned
 from graphq.quantization.products import values_by_name
+from graphq.quantization.scheme import Scheme
 from graphq.report.charts import listed
 
 
@@ -38,12 +39,8 @@ class TensorDifference:
 
 SHOWN = 17
 """The largest number of tensors in the text of a comparison."""
-MUCH, ADVISED = 0.1, 8
-"""At most ADVISED layers get advice: layers that cause more than the share MUCH of the loss."""
-CLIPPED = 0.001
-"""Tensors are mentioned if more than this share of their elements is out of range."""
-GOOD_ENOUGH = tuned.TARGET
-"""A loss (1 - cosine of outputs) of at most this value gets no advice."""
+CLIPPED = 1 - Scheme.percentile / 100
+"""Tensors are mentioned if a larger share of their elements is out of range than method "percentile" leaves out."""
 
 
 @dataclass(repr=False)
@@ -71,8 +68,8 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        """Whether the advice was tried and reduces the loss clearly."""
-        return self.tried is not None and self.tried <= tuned.GAINED * self.loss
+        """Whether the advice was tried and loses less."""
+        return self.tried is not None and self.tried < self.loss
 
     @property
     def summary(self) -> str:
@@ -84,9 +81,8 @@ class Comparison:
     def advised(self) -> dict[str, list[str]]:
         """The layers that cost most, by the fields of a scheme: "exclude", or "wide" and "wide_weights"."""
         chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
-        least = MUCH * self.loss
-        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > least > MUCH * GOOD_ENOUGH]
-        for t in costly[:ADVISED]:
+        least = tuned.MUCH * self.loss
+        for t in (t for t in self.tensors if (self.known_cost(t) or 0.0) > least > tuned.MUCH * tuned.TARGET):
             for part in ("exclude",) if self._has_16_bits(t) else ("wide", "wide_weights"):
                 chosen[part].append(t.name)
         return {part: names for part, names in chosen.items() if names}
@@ -94,8 +90,8 @@ class Comparison:
     @property
     def advice(self) -> str:
         """Advice if the loss is large: text, and a call to paste, for the layers that cost most."""
-        if self.loss <= GOOD_ENOUGH:
-            return f"outputs are close to f32 (1 - cosine at most {GOOD_ENOUGH:g}): nothing to do"
+        if self.loss <= tuned.TARGET:
+            return f"outputs are close to f32 (1 - cosine at most {tuned.TARGET:g}): nothing to do"
         clipped = [t for t in self.tensors if (t.saturation or 0) > CLIPPED]
         lines = []
         if clipped:
@@ -108,7 +104,7 @@ class Comparison:
         what = "the automatic setting" + " with 16 bits, or f32, for the layers that cost most" * bool(self.advised)
         lines.append(f"{what} was tried and loses {self.tried:.2e}")
         if not self.better:
-            lines[-1] += ", not clearly less; more batches, or layers in f32 that you choose, may help"
+            lines[-1] += ", not less; more batches, or layers in f32 that you choose, may help"
             return "\n".join(lines)
         given = "".join(f", {part}={names!r}" for part, names in self.advised.items())
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic"{given}))'])

@@ -7,7 +7,6 @@ import numpy as np
 from graphq.base.paths import named_object, numbered_batches, read_arrays
 from graphq.errors import InputError
 from graphq.ir import Graph
-from graphq.ir.interpret import check_inputs
 from graphq.quantization.calibrate import Batch, LazyBatches, checked_batches
 
 
@@ -38,7 +37,7 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
         made = named_object(text)()
     except (ImportError, AttributeError, SyntaxError) as e:
         raise InputError(f"data {text}: {e}") from None
-    return list(checked_batches(made, graph.inputs))
+    return list(checked_batches(made, graph))
 
 
 def _files(paths: Sequence[Path], graph: Graph) -> Sequence[Batch]:
@@ -47,8 +46,7 @@ def _files(paths: Sequence[Path], graph: Graph) -> Sequence[Batch]:
         if len(found) > 1:
             raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give only this file")
         try:
-            for batch in checked_batches(found, graph.inputs):
-                check_inputs(graph, batch)
+            list(checked_batches(found, graph))
         except InputError as e:
             raise InputError(f"{path}: {e}") from None
         return found[0]

@@ -1,5 +1,5 @@
 """Estimate how reliable the loss of a setting is, by held-out batches and by their smaller and larger copies."""
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any, cast
@@ -7,22 +7,21 @@ from typing import Any, cast
 import numpy as np
 
 from graphq.dtypes import as_dtype
-from graphq.errors import InputError
 from graphq.ir import Graph, Value
-from graphq.ir.interpret import check_inputs
 from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, LazyBatches, Reordered, checked_batches, is_plain
+from graphq.quantization.statistics import SIZES
 
 GOOD = 5e-5
 """A loss that 8 bits cannot avoid, so a smaller loss is not sought: normally distributed outputs lose it."""
-SIZES = 0.7, 1.3
-"""The numbers by which copies of the batches are multiplied: the sizes of inputs that an estimate covers."""
-FEW = 8
-"""Fewer batches are held out one at a time."""
-LEAST_ASKED, MOST_ASKED = 4, 64
+FEW = 2 * tuned.FOLDS
+"""Fewer batches are held out one at a time: a fold of many holds out several."""
+LEAST_ASKED, MOST_ASKED = tuned.FOLDS, 64
 """The least number of batches advised; above MOST_ASKED a text says "more than"."""
 HOLDS = 0.95
 """The share of new inputs that lose at most the loss to expect (`highest`)."""
+MOST_COMPARED = round(1 / (1 - HOLDS)) - 1
+"""The largest number of batches that are held out and compared: with so many, `highest` is their largest loss."""
 
 
 def highest(losses: Sequence[float]) -> float:
@@ -41,7 +40,8 @@ class Estimate:
     on copies of these batches that are 0.7 and 1.3 times as large. `batches` is the number of batches; `repeated` of
     them equal an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges so far.
     `seen` is the largest loss of the graph on batches, with ranges from all batches; None if it was not measured.
-    `fixed` has the inputs that copies do not scale (`scalable`); if all inputs are fixed, `sized` is None.
+    `fixed` has the inputs that copies do not scale (`scalable`); if all inputs are fixed, `sized` is None. With
+    `halved`, the two batches are the halves of a single one (`halves`).
     """
 
     losses: tuple[float, ...]
@@ -51,6 +51,7 @@ class Estimate:
     repeated: int = 0
     seen: float | None = None
     fixed: tuple[str, ...] = ()
+    halved: bool = False
 
     @property
     def expected(self) -> float:
@@ -91,7 +92,8 @@ class Estimate:
     def __str__(self) -> str:
         parts, why = [], []
         if self.losses:
-            parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out batches")
+            held_out = "halves of the batch (even and odd rows)" if self.halved else "batches"
+            parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out {held_out}")
         if self.sized is not None:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
             why += [f"copies lose more than {tuned.TARGET:g}"] * (self.sized > tuned.TARGET and not self.much)
@@ -103,8 +105,9 @@ class Estimate:
         why += [f"the loss is above {tuned.TARGET:g}, and other data may lose far more"] * self.much
         number = self.enough if self.enough <= MOST_ASKED else f"more than {MOST_ASKED}"
         asked = f"; {number} would be enough" if self.enough > self.batches and not self.much else ""
+        given = 1 if self.halved else self.batches
         sure = f"sure: {self.batches} batches are enough for inputs like these" if self.sure else \
-            f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}{asked}"
+            f"not sure of {given} batch{'es' * (given > 1)}: {', '.join(why)}{asked}"
         fixed = f" (integers are not scaled: {', '.join(self.fixed)})" * bool(self.fixed)
         sized = "" if self.expected_sized is None else f", {self.expected_sized:.1e} at 0.7 to 1.3 times their size"
         most = f"{self.expected:.1e} on new inputs like these{sized}{fixed}"
@@ -151,6 +154,10 @@ def repeated(batches: Sequence[Batch]) -> int:
     return len(batches) - len({digest({name: short(np.asarray(x)) for name, x in b.items()}) for b in batches})
 
 
+class Halves(LazyBatches):
+    """The two `halves` of a single batch."""
+
+
 def halves(batch: Batch) -> list[Batch]:
     """Split a batch of several rows into its even and its odd rows; both repeat their rows to fill a whole batch.
 
@@ -170,16 +177,24 @@ def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
     A single batch is split by `halves`. Fewer than FEW batches are sorted by their digests, so that the result does not
     depend on their order. Raises InputError if there is no batch, or if the graph rejects a batch.
     """
-    def checked() -> Iterator[Batch]:
-        for batch in checked_batches(batches, graph.inputs):
-            check_inputs(graph, batch)
-            yield batch
-
-    plain = isinstance(batches, Sequence) and all(map(is_plain, batches)) and sum(1 for _ in checked()) <= len(batches)
-    found = cast("Sequence[Batch]", batches) if plain else list(checked())
-    if not len(found):
-        raise InputError("calibration needs at least one batch, got an empty iterable")
+    plain = isinstance(batches, Sequence) and all(map(is_plain, batches)) \
+        and sum(1 for _ in checked_batches(batches, graph)) <= len(batches)
+    found = cast("Sequence[Batch]", batches) if plain else list(checked_batches(batches, graph))
     if len(found) == 1:
-        return halves(found[0])
+        parts = halves(found[0])
+        return Halves(range(2), parts.__getitem__) if len(parts) == 2 else parts
     order = sorted(range(len(found)), key=lambda k: digest(found[k])) if len(found) < FEW else []
     return Reordered(order, found.__getitem__) if order else found
+
+
+def folds(count: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Split `count` batches into the batches that give statistics and the batches that are held out, several times.
+
+    All are indices in `extended`; docs/theory/quantization.md explains them. A single batch is compared with its copy.
+    """
+    if count == 1:
+        return [((0,), (0, len(SIZES)))]
+    outs = np.array_split(range(count), count if count < FEW else tuned.FOLDS)
+    most = MOST_COMPARED // len(outs)
+    return [(tuple(k for k in range(count) if k not in out),
+             tuple(out[np.linspace(0, len(out) - 1, min(len(out), most)).astype(int)].tolist())) for out in outs]

@@ -77,7 +77,7 @@ class Parametrized:
         """The outputs of each batch; layers not in `chosen`, and values not in `between`, stay in f32."""
         assert self.model is not None
         parameters = self.inputs(chosen, scheme, between)
-        for batch in checked_batches(batches, self.graph.inputs):
+        for batch in checked_batches(batches, self.graph):
             yield named_outputs(self.model.outputs, self.model({**batch, **parameters}))
 
     def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme,

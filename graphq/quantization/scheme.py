@@ -98,7 +98,10 @@ class Scheme:
             object.__setattr__(self, name, tuple(getattr(self, name)))
             if not all(isinstance(x, str) and x for x in getattr(self, name)):
                 raise GraphError(f"scheme: {name} must hold names that are not empty, got {getattr(self, name)!r}")
-        limits = {name: tuple(map(float, x)) for name, x in dict(self.limits).items()}
+        try:
+            limits = {name: tuple(map(float, x)) for name, x in dict(self.limits).items()}
+        except (TypeError, ValueError):
+            raise GraphError(f"scheme: limits must be like {{'x': (0, 1)}}, got {self.limits!r}") from None
         for name, x in limits.items():
             if not (len(x) == 2 and all(map(math.isfinite, x)) and x[0] < x[1]):
                 raise GraphError(f"scheme: limits of '{name}' must be finite, the first below the second, got "
@@ -152,9 +155,7 @@ class Setting:
     def __str__(self) -> str:
         s = self.scheme
         counts = Counter(c for _, c in self.choices).most_common()
-        parts = [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts[:2 if len(counts) > 3 else 3]]
-        if len(counts) > 3:
-            parts.append(f"{sum(n for _, n in counts[2:])} x {len(counts) - 2} others")
+        parts = [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts]
         parts += ["7-bit weights"] * (s.weight_bits == 7)
         parts += [f"{_called(names)} {what}" for names, what in (
             (s.wide, "with 16-bit activations"), (s.wide_weights, "with 16-bit weights"),

@@ -141,9 +141,10 @@ class Search(Trials):
     def choose(self, scheme: Scheme) -> tuple[Point, float]:
         """The point that the scheme asks for, and the most that it may lose with integers between layers.
 
-        Presets choose from points that lose no more than min-max: "fast" the first one, or min-max if no point is
-        faster, "accurate" the last one, "balanced" the least product of loss and time to the power EXCHANGE. Losses up
-        to TARGET, PART of the loss of PLAIN methods, and the loss of "fast" count as equal.
+        "accurate" is the last point. Other presets choose from points that lose no more than min-max, neither at most
+        nor typically (`typical`): "fast" the first one, or min-max if no point is faster, "balanced" the least product
+        of loss and time to the power EXCHANGE. Losses up to TARGET, PART of the loss of PLAIN methods, and the loss of
+        "fast" count as equal. The curve of "fast" begins with it.
         """
         curve = self.curve
         if scheme.max_loss is not None:
@@ -161,10 +162,10 @@ class Search(Trials):
         if scheme.preset == "accurate":
             return curve[-1], max(GOOD, curve[-1].loss)
         plain = self.point(self.uniform(Candidate("min_max")))
-        usable = [p for p in curve if p.loss <= plain.loss] or curve
-        fast = usable[0] if usable[0].time < plain.time else plain
-        if scheme.preset == "fast":
-            curve[curve.index(usable[0])] = fast
+        usable = [p for p in curve if p.loss <= plain.loss and self.typical(p.setting) <= self.typical(plain.setting)]
+        fast = min([plain, *usable[:1]], key=lambda p: p.time)
+        if scheme.preset == "fast" or not usable:
+            curve[:] = [fast, *(p for p in curve if p.time > fast.time)]
             return fast, GOOD
         enough = max(GOOD, min(tuned.TARGET, fast.loss, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
         point = min(usable, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)

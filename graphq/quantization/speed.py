@@ -60,7 +60,7 @@ def speed(quantized: Graph, graph: Graph, batches: Batches) -> Speed:
     Both graphs take the inputs of the batch, a dict of arrays. Both compiled models are in memory at the same time,
     because they run alternately. Raises InputError if there is no batch, or if the batch does not fit the inputs.
     """
-    batch = next(iter(checked_batches(batches, graph.inputs)))
+    batch = next(iter(checked_batches(batches, graph)))
     models = [compile(g, cache="kernels") for g in (quantized, graph)]
     (made, plain), model = run_times(models, batch), models[0]
     return Speed(made, plain, model.level.name, model.threads)

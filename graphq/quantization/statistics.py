@@ -11,6 +11,8 @@ from graphq.quantization import tuned
 with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
     EDGES = (np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT).view(np.float32).astype(np.float64)
 """The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
+SIZES = 0.7, 1.3
+"""The numbers by which copies of the batches are multiplied: the sizes of inputs that an estimate covers."""
 
 
 @dataclass
@@ -84,7 +86,8 @@ class Statistics(Mapping[str, TensorStatistics]):
     def unseen(self) -> float:
         """The ratio by which a new batch is expected to exceed the extremes: the upper quartile over all tensors.
 
-        Each tensor gives a ratio: its largest magnitude, divided by `second` (`TensorStatistics`).
+        Each tensor gives a ratio: its largest magnitude, divided by `second` (`TensorStatistics`). If there is only one
+        batch, the ratio is the largest of SIZES, because estimates cover inputs of this size.
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
-        return float(np.quantile(ratios, tuned.OF_TENSORS)) if ratios else tuned.UNSEEN
+        return float(np.quantile(ratios, tuned.OF_TENSORS)) if ratios else max(SIZES)

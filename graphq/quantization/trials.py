@@ -1,7 +1,7 @@
 """Measure the loss of the automatic search's settings on held-out batches (`folds`), and make the settings' graphs."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization import tuned
 from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, LazyBatches, calibrate_parts, observed
-from graphq.quantization.compare import distance, floats
+from graphq.quantization.compare import farthest, floats
 from graphq.quantization.dynamic import insert_layers, layers
-from graphq.quantization.estimate import FEW, SIZES, Estimate, extended, numbered, repeated, scalable
+from graphq.quantization.estimate import GOOD, Estimate, Halves, extended, folds, numbered, repeated, scalable
 from graphq.quantization.insert import Quantized, held_between, insert, kept, quantized_layer
 from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
@@ -23,14 +23,10 @@ from graphq.quantization.products import LinearLayer, name_values, prepared, ref
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Candidate, Scheme, Setting
 from graphq.quantization.selection import resolved
-from graphq.quantization.statistics import Statistics
+from graphq.quantization.statistics import SIZES, Statistics
 
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
-MOST_COMPARED = 16
-"""The largest number of batches that are held out and compared. It limits the time of a search."""
-SMALL = 4
-"""Outputs of fewer elements are compared with their mean square: the cosine of n elements sees 1 - 1/n of the error."""
 
 
 class Trials:
@@ -50,7 +46,7 @@ class Trials:
         count = len(self.batches)
         self.every = tuple(range(count))
         self.folds = folds(count)
-        self.held_out: list[Case] = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
+        self.held_out: list[Case] = [(seen, k) for seen, held_out in self.folds for k in held_out]
         """The cases that show the loss on new data."""
         self.compared = list(dict.fromkeys([*self.held_out, *((self.every, k) for _, k in self.held_out)]))
         """The cases on which settings are compared: also these batches with the statistics of all batches."""
@@ -69,7 +65,7 @@ class Trials:
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no held-out batch gives outputs with any elements")
         self.tensors = observed(self.graph)
-        parts = tuple(dict.fromkeys([self.every, *(fold.seen for fold in self.folds)]))
+        parts = tuple(dict.fromkeys([self.every, *(seen for seen, _ in self.folds)]))
         self.statistics: dict[tuple[int, ...], Statistics] = dict(
             zip(parts, calibrate_parts(self.graph, self.batches, parts), strict=True))
         self.losses: dict[Setting, float] = {}
@@ -125,6 +121,11 @@ class Trials:
             largest = max(largest, found[case])
         return largest
 
+    def typical(self, setting: Setting) -> float:
+        """The geometric mean of a setting's losses on `compared`, each at least GOOD; infinite if one is not known."""
+        found = self._compared.get(setting, {})
+        return float(np.exp(np.mean(np.log([max(GOOD, found.get(case, np.inf)) for case in self.compared]))))
+
     def estimate(self, setting: Setting) -> Estimate:
         """The loss of the setting on the cases `judged`, and how reliable it is."""
         count = len(self.batches)
@@ -135,13 +136,12 @@ class Trials:
         seen = max((x for (part, k), x in found.items() if part == self.every and k < count), default=None)
         sized = max((x for (_, k), x in found.items() if k >= count), default=None)
         return Estimate(held_out, sized, count, self.statistics[self.every].unseen, repeated(self.batches), seen,
-                        self.fixed)
+                        self.fixed, isinstance(self.batches, Halves))
 
     def lost(self, k: int, out: np.ndarray | Mapping[str, np.ndarray]) -> float:
         """The largest distance of an output from f32's on batch `k`; 0 if there are no outputs."""
         alike = [outs for n, outs in self.wanted.items() if n // len(self.batches) == k // len(self.batches)]
-        return max((distance(a, b, same if a.size < SMALL else ())
-                    for a, b, *same in zip(self.wanted[k], floats(out), *alike, strict=True)), default=0.0)
+        return farthest(self.wanted[k], out, alike)
 
     def loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                 between: Mapping[str, Parameters] | None = None) -> float:
@@ -156,10 +156,9 @@ class Trials:
     def noise(self, setting: Setting) -> dict[str, float]:
         """The ratio of noise to signal in each layer's result, by name, if only this layer is quantized."""
         sums: dict[str, float] = {}
-        for fold in self.folds:
-            chosen = self.chosen(setting, fold.seen)
-            held_out = LazyBatches(fold.held_out, self.data.__getitem__)
-            for name, ratio in self.twins.ratios(held_out, chosen, setting.scheme).items():
+        for seen, held_out in self.folds:
+            batches = LazyBatches(held_out, self.data.__getitem__)
+            for name, ratio in self.twins.ratios(batches, self.chosen(setting, seen), setting.scheme).items():
                 sums[name] = sums.get(name, 0.0) + ratio
         return sums
 
@@ -219,23 +218,3 @@ class Trials:
         schemes = {c: replace(setting.scheme, method=c.method, headroom=unseen**c.margin)
                    for c in set(choices.values())}
         return lambda name: schemes[choices[name]]
-
-
-class Fold(NamedTuple):
-    """A split of batches: `seen` batches give statistics, and settings are compared on `held_out` batches.
-
-    Both hold indices in `extended`.
-    """
-
-    seen: tuple[int, ...]
-    held_out: tuple[int, ...]
-
-
-def folds(count: int) -> list[Fold]:
-    """The folds of `count` batches, as docs/theory/quantization.md says; a single batch is compared with its copy."""
-    if count == 1:
-        return [Fold((0,), (0, len(SIZES)))]
-    outs = np.array_split(range(count), count if count < FEW else 4)
-    most = MOST_COMPARED // len(outs)
-    return [Fold(tuple(k for k in range(count) if k not in out),
-                 tuple(out[np.linspace(0, len(out) - 1, min(len(out), most)).astype(int)].tolist())) for out in outs]

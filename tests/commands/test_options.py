@@ -13,8 +13,8 @@ from graphq.commands import compile as compile_command
 from graphq.commands import shared
 from graphq.dtypes import s8
 from graphq.kernels.jit import cache
-from graphq.quantization.comparison import GOOD_ENOUGH
 from graphq.quantization.scheme import Scheme
+from graphq.quantization.tuned import TARGET
 
 TEXT = "graph net(x: f32[2,3]) {\n  %0 = relu(x) : f32[2,3]\n  return %0 as y\n}"
 
@@ -99,7 +99,7 @@ def test_every_number_of_a_profile(file, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("arguments, told", [([], True), (["--no-rank"], False), (["--json"], False)])
-@pytest.mark.parametrize("loss", [GOOD_ENOUGH, 2 * GOOD_ENOUGH])
+@pytest.mark.parametrize("loss", [TARGET, 2 * TARGET])
 @pytest.mark.parametrize("better", [False, True])
 def test_when_compare_advises(file, tmp_path, monkeypatch, capsys, arguments, told, loss, better):
     class Found:
@@ -117,7 +117,7 @@ def test_when_compare_advises(file, tmp_path, monkeypatch, capsys, arguments, to
     asked = []
     comparing = import_module("graphq.quantization.compare")  # graphq.quantization has a function of this name
     monkeypatch.setattr(comparing, "compare", lambda left, right, batches, rank: asked.append(rank) or Found())
-    (tmp_path / "batches.py").write_text("def some():\n    yield {}\n")
+    (tmp_path / "batches.py").write_text("import numpy\ndef some():\n    yield {'x': numpy.ones((2, 3), 'f')}\n")
     data = f"{tmp_path}/batches.py:some"
     other = tmp_path / "other.txt"
     other.write_text(TEXT)
@@ -125,7 +125,7 @@ def test_when_compare_advises(file, tmp_path, monkeypatch, capsys, arguments, to
     first, *more = capsys.readouterr().out.splitlines()
     assert first == ("json" if arguments == ["--json"] else "table") and asked == [arguments != ["--no-rank"]]
     assert more == [f"graphq quantize {other} --data {data} --out {file} --int16=a '--int16=b c' --exclude=d"] * (
-        told and better and loss > GOOD_ENOUGH)
+        told and better and loss > TARGET)
 
 
 def test_every_field_of_partitions(tmp_path, capsys):
@@ -178,6 +178,7 @@ def test_what_quantize_is_asked_for(layers, monkeypatch):
     pytest.importorskip("onnx")
     module, data = import_module("graphq.quantization.quantize"), import_module("graphq.quantization.data")
     monkeypatch.setattr(data, "load_data", lambda text, graph: text)
+    monkeypatch.setattr("graphq.quantization.between.stored_between", lambda graph: ["a value"])
     asked = []
 
     def asks(graph, batches, scheme, **more):

@@ -218,7 +218,7 @@ def test_reports_of_schemes(folder, capsys):
 def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "npz"))
     assert main(["quantize", model, "--data", data, "--out", out, "--method", "min_max"]) == 0
-    monkeypatch.setattr("graphq.quantization.comparison.GOOD_ENOUGH", 0.0)
+    monkeypatch.setattr("graphq.quantization.tuned.TARGET", 0.0)
     monkeypatch.setattr(Comparison, "advised", {"wide": ["y"], "wide_weights": ["y"]})
     monkeypatch.setattr(Comparison, "better", True)
     capsys.readouterr()
@@ -241,6 +241,8 @@ def test_values_between_products_and_presets(folder, capsys):
     args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
     assert main([*args, "--preset", "fast", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["between_layers"] == []
+    assert main([*args, "--between", "*"]) == 2
+    assert "model.onnx is stored that could be an integer" in capsys.readouterr().err
     assert main([*args, "--method", "min_max", "--between", "nothing"]) == 2
     assert "no value stored between layers is named 'nothing'; there are none" in capsys.readouterr().err
     assert main([*args, "--method", "min_max", "--exclude", "*"]) == 2

@@ -84,7 +84,7 @@ def test_a_hessian_is_of_all_rows_of_all_batches_whatever_products_stand_before(
     for name, source in sources.items():
         np.testing.assert_allclose(found[name], source.T @ source, rtol=1e-4, atol=1e-4)
     assert set(hessians(g, chosen[-1:], batches)) == {"s"} and hessians(g, chosen[:1], batches) == {}
-    with pytest.raises(gq.GraphError, match="at least one batch"):
+    with pytest.raises(gq.InputError, match="at least one batch"):
         hessians(g, chosen, [])
 
 

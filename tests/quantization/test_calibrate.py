@@ -19,7 +19,7 @@ def cut(batches, shape=(2, 3), **more):
     g = graph(shape)
     for name, other in more.items():
         g.input(name, dtype="f32", shape=other)
-    return list(checked_batches(batches, g.inputs))
+    return list(checked_batches(batches, g))
 
 
 def rows(*numbers):
@@ -27,26 +27,27 @@ def rows(*numbers):
 
 
 def test_large_batches_are_cut_and_the_last_row_fills_the_last():
-    made = cut([{"x": rows(1, 2, 3, 4, 5), "other": 7}, {"x": rows(6)}])
-    assert [b["x"][:, 0].tolist() for b in made] == [[1, 2], [3, 4], [5, 5], [6]]
-    assert [b.get("other") for b in made] == [7, 7, 7, None]
+    seven, eight = np.float32(7), np.float32(8)
+    made = cut([{"x": rows(1, 2, 3, 4, 5), "other": seven}, {"x": rows(6, 7), "other": eight}], other=())
+    assert [b["x"][:, 0].tolist() for b in made] == [[1, 2], [3, 4], [5, 5], [6, 7]]
+    assert [b["other"] for b in made] == [7, 7, 7, 8]
     assert [b["x"][:, 0].tolist() for b in cut([{"x": rows(1, 2, 3, 4)}])] == [[1, 2], [3, 4]]
-    for whole in (rows(1, 2), rows(1)):
-        (same,) = cut([{"x": whole}])
-        assert same["x"] is whole
+    (same,) = cut([{"x": (whole := rows(1, 2))}])
+    assert same["x"] is whole
     assert len(cut([{"x": rows(*range(9))}], shape=(None, 3))) == 1
 
 
 def test_all_inputs_are_cut_together_where_they_have_as_many_rows():
     made = cut([{"x": rows(1, 2, 3), "z": np.float32([7, 8, 9]), "s": np.float32(1)}], z=(2,), s=())
     assert [b["z"].tolist() for b in made] == [[7, 8], [9, 9]] and all(b["s"] == 1 for b in made)
-    assert len(cut([{"x": rows(1, 2, 3), "z": np.float32([7, 8])}], z=(2,))) == 1
-    assert len(cut([{"x": rows(1, 2, 3), "z": np.float32([7, 8, 9])}], z=(3,))) == 1
+    for z, shape in ((np.float32([7, 8]), (2,)), (np.float32([7, 8, 9]), (3,))):
+        with pytest.raises(InputError, match=r"batch 2: input 'x' must be f32\[2,3\], got shape \[3, 3\]"):
+            cut([{"x": rows(1, 2), "z": z}, {"x": rows(1, 2, 3), "z": z}], z=shape)
 
 
 @pytest.mark.parametrize("batches, message", [
     ({"x": rows(1)}, "batches must be an iterable of dicts from input names to arrays, got dict: put it into a list"),
-    (3, "got int$"), ([{"x": rows(1)}, [1]], "batch 2 must be a dict from input names to arrays, got list")])
+    (3, "got int$"), ([{"x": rows(1, 2)}, [1]], "batch 2 must be a dict from input names to arrays, got list")])
 def test_what_is_no_batch(batches, message):
     with pytest.raises(InputError, match=message):
         cut(batches)
@@ -98,11 +99,13 @@ def test_tensors_of_types_that_numpy_lacks():
     x = torch.tensor([[1, 1 / 3, -0.1]], dtype=torch.bfloat16)
     for like, found in (("f32", x.float().numpy()), ("bf16", x.view(torch.int16).numpy().view(gq.dtypes.bf16.numpy))):
         g = gq.Graph("net")
-        (batch,) = checked_batches([x], [g.input("x", dtype=like, shape=(1, 3))])
+        g.input("x", dtype=like, shape=(1, 3))
+        (batch,) = checked_batches([x], g)
         assert batch["x"].dtype == found.dtype and np.array_equal(batch["x"], found)
     g = gq.Graph("net")
+    g.input("x", dtype="s8", shape=(1, 3))
     with pytest.raises(InputError, match="batch 1: Cannot cast"):
-        [*checked_batches([x], [g.input("x", dtype="s8", shape=(1, 3))])]
+        [*checked_batches([x], g)]
 
 
 def test_quantize_takes_the_batches_of_a_data_loader():
@@ -115,7 +118,7 @@ def test_quantize_takes_the_batches_of_a_data_loader():
 
 def test_a_reader_gives_batches_until_none():
     class Reader:
-        left = [{"x": rows(1)}, {"x": rows(2)}, None, {"x": rows(3)}]
+        left = [{"x": rows(1, 1)}, {"x": rows(2, 2)}, None, {"x": rows(3, 3)}]
 
         def get_next(self):
             return self.left.pop(0)
@@ -160,7 +163,7 @@ def test_numbers_that_are_not_finite(number, said):
 
 
 def test_no_batches_and_no_elements():
-    with pytest.raises(InputError, match="calibration needs at least one batch, got an empty iterable"):
+    with pytest.raises(InputError, match="quantization needs at least one batch, got an empty iterable"):
         calibrate(graph(), [])
     with pytest.raises(InputError, match="tensor 'x' had no elements in 2 batches"):
         calibrate(graph((None, 3)), [{"x": np.zeros((0, 3), np.float32)}] * 2, tensors=["x"])

@@ -96,6 +96,16 @@ def test_compiled_graphs_and_equal_ones():
     assert json.loads(found.json())["tensors"][0]["sqnr"] is None
 
 
+def test_outputs_of_one_element_are_compared_by_their_size():
+    """The cosine of two numbers is only their sign. Here outputs are half of f32's, 1 and 3."""
+    made, plain = (gq.Graph(), gq.Graph())
+    for g, size in ((made, 0.5), (plain, 1.0)):
+        x = g.relu(g.input("x", dtype="f32", shape=(1, 1)), name="same")
+        g.output(g.multiply(x, np.float32(size), name="y"))
+    found = compare(made, plain, [{"x": np.float32([[k]])} for k in (1, 3)], rank=False)
+    assert found.loss == pytest.approx(1.5**2 / (2 * np.mean([1, 9])))
+
+
 def test_what_cannot_be_compared():
     graph, batches = perceptron()
     with pytest.raises(gq.InputError, match="at least one batch"):

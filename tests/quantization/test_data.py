@@ -63,7 +63,7 @@ def test_a_file_whose_array_does_not_fit_is_named(one, tmp_path):
     batches = load_data(str(tmp_path), one)
     same(batches[:1], {"x": ROWS})
     for k, name in ((1, "b"), (2, "c")):
-        with pytest.raises(gq.InputError, match=rf"{name}\.npy: input 'x' must be f32\[\?,2\], got"):
+        with pytest.raises(gq.InputError, match=rf"{name}\.npy: batch 1: input 'x' must be f32\[\?,2\], got"):
             batches[k]
 
 

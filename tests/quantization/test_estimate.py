@@ -26,6 +26,14 @@ def test_how_many_batches_would_do(losses, sized, batches, exceeded, enough, wor
     assert found.json()["enough"] == enough and found.json()["losses"] == list(losses)
 
 
+def test_halves_of_one_batch_are_named():
+    found = Estimate((1e-3, 2e-3), None, 2, 1.0, halved=True)
+    assert "on 2 held-out halves of the batch (even and odd rows)\n" in str(found) and found.json()["halved"]
+    assert "\nnot sure of 1 batch: the batches are few; 4 would be enough" in str(found)
+    graph, batches = perceptron()
+    assert automatic(graph, iter(batches[:1])).estimate.halved and not automatic(graph, batches[:2]).estimate.halved
+
+
 def test_a_large_loss_is_never_sure():
     """Whatever their number: errors of this size grow on data that differ."""
     for found in (Estimate((3e-2, 2e-2), 4.5e-2, 5, 1.0), Estimate((3e-2,), None, 100, 1.0)):

@@ -5,9 +5,9 @@ from float_networks import perceptron
 
 import graphq as gq
 from graphq.quantization.compare import distance
+from graphq.quantization.estimate import folds
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
-from graphq.quantization.trials import folds
 
 
 @pytest.mark.parametrize("count, seen, held_out", [
@@ -20,14 +20,14 @@ def test_folds_hold_batches_out(count, seen, held_out):
 
 @pytest.mark.parametrize("count", range(2, 17))
 def test_each_batch_is_held_out_once(count):
-    assert [k for fold in folds(count) for k in fold.held_out] == [*range(count)]
-    assert all(sorted(fold.seen + fold.held_out) == [*range(count)] for fold in folds(count))
+    assert [k for _, held_out in folds(count) for k in held_out] == [*range(count)]
+    assert all(sorted(seen + held_out) == [*range(count)] for seen, held_out in folds(count))
 
 
 def test_of_many_batches_few_are_compared():
-    found = folds(1000)
-    assert [fold.held_out for fold in found] == [(k, k + 83, k + 166, k + 249) for k in (0, 250, 500, 750)]
-    assert [len(fold.seen) for fold in found] == [750] * 4 and found[1].seen[249:251] == (249, 500)
+    seen, held_out = zip(*folds(1000), strict=True)
+    assert [*held_out] == [(k, k + 83, k + 166, k + 249) for k in (0, 250, 500, 750)]
+    assert [*map(len, seen)] == [750] * 4 and seen[1][249:251] == (249, 500)
 
 
 def test_the_estimate_covers_batches_in_the_middle():

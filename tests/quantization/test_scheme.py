@@ -39,6 +39,7 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
     ({"max_loss": "0.1", "method": "automatic"}, "max_loss must be positive, got '0.1'"),
     ({"headroom": 2, "method": "automatic"}, "headroom has no effect with method 'automatic'"),
     ({"block": 8}, "block has no effect in mode 'static'; it needs mode 'weight_only'"),
+    ({"limits": {"x": 3}}, r"limits must be like {'x': \(0, 1\)}, got {'x': 3}"),
     ({"limits": {"x": (0, 1, 2)}}, "limits of 'x' must be finite, the first below the second, got 0 and 1 and 2"),
     ({"max_time": 1, "preset": "fast", "method": "automatic"}, "give only one of preset, max_time"),
     *(({name: value, "mode": "dynamic"}, f"{name} has no effect in mode 'dynamic'; it needs mode 'static'")
@@ -89,4 +90,4 @@ def test_settings():
         "mse, 1 layer with 16-bit activations, 2 layers in f32"
     several = [Candidate("mse", margin=k / 8) for k in (1, 1, 1, 2, 2, 3, 4)]
     assert str(Setting(tuple((str(k), c) for k, c in enumerate(several)))) == \
-        "3 x mse margin 0.125, 2 x mse margin 0.25, 2 x 2 others"
+        "3 x mse margin 0.125, 2 x mse margin 0.25, 1 x mse margin 0.375, 1 x mse margin 0.5"

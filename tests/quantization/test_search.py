@@ -223,6 +223,27 @@ def test_fast_is_plain_min_max(work, plain, monkeypatch):
     assert point is work.curve[0] and point.setting == work.plain("min_max") and limit == GOOD
 
 
+def test_a_point_that_typically_loses_more_than_min_max_is_not_fast(monkeypatch):
+    """Heavy-tailed data: min-max of the whole tensor loses most on one batch, and a margin more on all others."""
+    work = Search(*perceptron())
+    wide, settings = work.uniform(Candidate("min_max", 1.0)), {}
+    losses = {wide: 4e-3, work.uniform(Candidate("min_max")): 1e-3}
+
+    def loss(self, chosen, k, scheme, between=None):
+        return 3e-2 if k == 1 and settings["now"] is not wide else losses.get(settings["now"], 1.0)
+
+    monkeypatch.setattr(Search, "loss_of", loss)
+    monkeypatch.setattr(Search, "chosen", lambda self, setting, seen: settings.update(now=setting) or {})
+    monkeypatch.setattr(Price, "time", lambda self, setting: 0.3 if setting is wide else 0.5)
+    work.curve = [work.point(wide)]
+    plain = work.point(work.uniform(Candidate("min_max")))
+    assert work.curve[0].loss == 4e-3 < plain.loss == 3e-2
+    assert work.typical(wide) == pytest.approx(4e-3)
+    assert work.typical(plain.setting) == pytest.approx((1e-3 ** 4 * 3e-2 ** 2) ** (1 / 6))
+    for preset in ("fast", "balanced"):
+        assert work.choose(Scheme(method="automatic", preset=preset))[0] == plain
+
+
 @pytest.mark.parametrize("share, chosen", [(2.0, 0), (0.5, 1), (1e-6, None)])
 def test_the_loss_is_that_of_the_graph(monkeypatch, share, chosen):
     """The model of all settings may lose less; a point whose graph loses more than `max_loss` is not chosen."""
