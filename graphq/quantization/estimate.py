@@ -20,8 +20,6 @@ LEAST_ASKED, MOST_ASKED = tuned.FOLDS, 64
 """The least number of batches advised; above MOST_ASKED a text says "more than"."""
 HOLDS = 0.95
 """The share of new inputs that lose at most the loss to expect (`highest`)."""
-MOST_COMPARED = round(1 / (1 - HOLDS)) - 1
-"""The largest number of batches that are held out and compared: with so many, `highest` is their largest loss."""
 
 
 def highest(losses: Sequence[float]) -> float:
@@ -97,8 +95,7 @@ class Estimate:
         if self.sized is not None:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
             why += [f"copies lose more than {tuned.TARGET:g}"] * (self.sized > tuned.TARGET and not self.much)
-        if self.exceeded > tuned.SURE:
-            why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
+        why += [f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %"] * (self.exceeded > tuned.SURE)
         why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - LEAST_ASKED)
         why += ["the batches are few"] * (self.batches < LEAST_ASKED)
         why += ["batches left out of calibration lose far more"] * self.depends
@@ -195,6 +192,6 @@ def folds(count: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     if count == 1:
         return [((0,), (0, len(SIZES)))]
     outs = np.array_split(range(count), count if count < FEW else tuned.FOLDS)
-    most = MOST_COMPARED // len(outs)
+    most = round(1 / (1 - HOLDS) - 1) // len(outs)  # of so many losses, `highest` is the largest
     return [(tuple(k for k in range(count) if k not in out),
              tuple(out[np.linspace(0, len(out) - 1, min(len(out), most)).astype(int)].tolist())) for out in outs]
