@@ -7,6 +7,7 @@ registers, 16 at a time. Scores and their exponentials lie in a room, the privat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from graphq.base.sizes import assumed, largest
 from graphq.kernels.attention.cache import WIDTHS
@@ -14,7 +15,7 @@ from graphq.kernels.jit import Functions, Loop, Type, emits, load_first, modules
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
 from graphq.kernels.jit.values import F32, I8, I16, I32, I64, Builder, Value, c64, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns, widen
-from graphq.kernels.moves.rotate import rotation
+from graphq.kernels.moves.rotate import rotate
 from graphq.kernels.numbers.attention import CAPPED
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.rows.loops import computed, store_numbers
@@ -46,53 +47,49 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
-def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str) -> Callable[..., None]:
-    """Make the function that emits a tile's scores for the keys from `base` up to `high` (exclusive)."""
+def _scores(b: Builder, args: Value, room: Value, lines: Value, stride: Value, keys: Value, scale: Value, base: Value,
+            high: Value, *, rows: int, size: int, capped: bool, biased: bool, kept: str) -> None:
+    """Emit a tile's scores for the keys from `base` up to `high` (exclusive)."""
     kind = vector(F32, LANES)
+    tile = _tile(room, lines, stride, rows)
+    queries = [ROW.load(row, "query") for row, _ in tile]
+    limits = [[ROW.load(row, name).trunc(I32).splat(LANES) for name in ("first", "last")] for row, _ in tile]
+    word = {name: (args + 8 * ATTEND.number(name)).load(F32).splat(LANES) for name in ("scale", "softcap")}
+    step = min(LANES, b.level.block_bytes // 4)  # the numbers of each key that are transposed at a time
+    with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
+        start = base + loop.k * LANES
+        places = [keys + smaller(start + n, high - 1) * (size * WIDTHS[kept] // 8) for n in range(LANES)]
 
-    def scores(b: Builder, args: Value, room: Value, lines: Value, stride: Value, keys: Value, scale: Value,
-               base: Value, high: Value) -> None:
-        tile = _tile(room, lines, stride, rows)
-        queries = [ROW.load(row, "query") for row, _ in tile]
-        limits = [[ROW.load(row, name).trunc(I32).splat(LANES) for name in ("first", "last")] for row, _ in tile]
-        word = {name: (args + 8 * ATTEND.number(name)).load(F32).splat(LANES) for name in ("scale", "softcap")}
-        step = min(LANES, b.level.block_bytes // 4)  # the numbers of each key that are transposed at a time
-        with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
-            start = base + loop.k * LANES
-            places = [keys + smaller(start + n, high - 1) * (size * WIDTHS[kept] // 8) for n in range(LANES)]
+        def chained(first: Value, left: int, chains: list[Value]) -> list[Value]:
+            columns = transpose_tiles(_parts(b, places, scale, first, left, kept, step))
+            for k in range(left):
+                chains = [columns[k].math("fma", (q + first * 4 + 4 * k).load(F32).splat(LANES), chain)
+                          for q, chain in zip(queries, chains, strict=True)]
+            return chains
 
-            def chained(first: Value, left: int, chains: list[Value]) -> list[Value]:
-                columns = transpose_tiles(_parts(b, places, scale, first, left, kept, step))
-                for k in range(left):
-                    chains = [columns[k].math("fma", (q + first * 4 + 4 * k).load(F32).splat(LANES), chain)
-                              for q, chain in zip(queries, chains, strict=True)]
-                return chains
+        def summed(first: Value, count: int) -> list[Value]:
+            with Loop(b, c64(count // step), [b.value(kind, 0.0)] * rows) as parts:
+                parts.update(chained(first + parts.k * step, step, parts.values))
+            if count % step:
+                return chained(first + count // step * step, count % step, parts.values)
+            return parts.values
 
-            def summed(first: Value, count: int) -> list[Value]:
-                with Loop(b, c64(count // step), [b.value(kind, 0.0)] * rows) as parts:
-                    parts.update(chained(first + parts.k * step, step, parts.values))
-                if count % step:
-                    return chained(first + count // step * step, count % step, parts.values)
-                return parts.values
-
-            totals = summed(c64(0), min(size, BLOCK))
-            if size > BLOCK:
-                with Loop(b, c64(size // BLOCK - 1), totals) as blocks:
-                    blocks.update(_added(blocks.values, summed((blocks.k + 1) * BLOCK, BLOCK)))
-                totals = blocks.values
-                if size % BLOCK:
-                    totals = _added(totals, summed(c64(size // BLOCK * BLOCK), size % BLOCK))
-            key = start.trunc(I32).splat(LANES) + constant(vector(I32, LANES), range(LANES))
-            for (row, line), (first, last), x in zip(tile, limits, totals, strict=True):
-                x = x * word["scale"]
-                if capped:
-                    x = computed(b, CAPPED, LANES, x, word["softcap"])
-                if biased:
-                    x = x + Columns(b, LANES, start, high - start).load(ROW.load(row, "bias"), F32, 4)
-                seen = (key >= first) & (key < last)
-                seen.select(x, float("-inf")).store(line + (start - base) * 4)
-
-    return scores
+        totals = summed(c64(0), min(size, BLOCK))
+        if size > BLOCK:
+            with Loop(b, c64(size // BLOCK - 1), totals) as blocks:
+                blocks.update(_added(blocks.values, summed((blocks.k + 1) * BLOCK, BLOCK)))
+            totals = blocks.values
+            if size % BLOCK:
+                totals = _added(totals, summed(c64(size // BLOCK * BLOCK), size % BLOCK))
+        key = start.trunc(I32).splat(LANES) + constant(vector(I32, LANES), range(LANES))
+        for (row, line), (first, last), x in zip(tile, limits, totals, strict=True):
+            x = x * word["scale"]
+            if capped:
+                x = computed(b, CAPPED, LANES, x, word["softcap"])
+            if biased:
+                x = x + Columns(b, LANES, start, high - start).load(ROW.load(row, "bias"), F32, 4)
+            seen = (key >= first) & (key < last)
+            seen.select(x, float("-inf")).store(line + (start - base) * 4)
 
 
 def _added(totals: list[Value], sums: list[Value]) -> list[Value]:
@@ -121,53 +118,49 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
     return out
 
 
-def _outputs(rows: int, size: int, kept: str) -> Callable[..., None]:
-    """Make the function that emits a tile's outputs: sums of value rows, weighted by the softmax of the scores.
+def _outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, scale: Value, base: Value,
+             high: Value, common: Value, until: Value, *, rows: int, size: int, kept: str) -> None:
+    """Emit a tile's outputs: sums of value rows, weighted by the softmax of the scores.
 
     The rows of a tile may see different keys. All rows see the keys from `common` up to `until`. Outside of this
     range, the code tests for each row whether it sees a key.
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
-
-    def outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, scale: Value, base: Value,
-                high: Value, common: Value, until: Value) -> None:
-        together = max(1, min(count, b.level.sum_vectors // rows))
-        tile = _tile(room, lines, stride, rows)
-        for row, line in tile:
-            factor = (row + 8 * ROW.number("stats")).load(F32).splat(LANES)
-            with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
-                place = line + loop.k * (4 * LANES)
-                (place.load(kind) * factor).store(place)
-        for first in range(0, count, together):
-            parts = range(first, min(first + together, count))
-            with Loop(b, (high - base + (BLOCK - 1)) // BLOCK, [b.value(kind, 0.0)] * (rows * len(parts))) as blocks:
-                start = base + blocks.k * BLOCK
-                stop = smaller(start + BLOCK, high)
-                chains = [b.value(kind, 0.0)] * (rows * len(parts))
-                middle = smaller(larger(common, start), stop)
-                end = smaller(larger(until, middle), stop)
-                for begin, limit, partly in ((start, middle, True), (middle, end, False), (end, stop, True)):
-                    with Loop(b, limit - begin, chains) as loop:
-                        key = begin + loop.k
-                        place = values + key * (size * WIDTHS[kept] // 8)
-                        v = [x for n in parts for x in _parts(b, [place], scale, c64(LANES * n),
-                                                              min(LANES, size - LANES * n), kept)]
-                        new = []
-                        for (row, line), old in zip(tile, _by_row(loop.values, rows), strict=True):
-                            weight = (line + (key - base) * 4).load(F32).splat(LANES)
-                            seen = (key >= ROW.load(row, "first")) & (key < ROW.load(row, "last"))
-                            new += [x.math("fma", weight, chain) for x, chain in
-                                    zip([seen.select(x, constant(kind, 0.0)) for x in v] if partly else v, old,
-                                        strict=True)]
-                        loop.update(new)
-                    chains = loop.values
-                blocks.update(_added(blocks.values, chains))
-            for (row, _), sums in zip(tile, _by_row(blocks.values, rows), strict=True):
-                target = ROW.load(row, "target")
-                for n, y in zip(parts, sums, strict=True):
-                    store_first(y, target + 4 * LANES * n, c64(min(LANES, size - LANES * n)))
-
-    return outputs
+    together = max(1, min(count, b.level.sum_vectors // rows))
+    tile = _tile(room, lines, stride, rows)
+    for row, line in tile:
+        factor = (row + 8 * ROW.number("stats")).load(F32).splat(LANES)
+        with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
+            place = line + loop.k * (4 * LANES)
+            (place.load(kind) * factor).store(place)
+    for first in range(0, count, together):
+        parts = range(first, min(first + together, count))
+        with Loop(b, (high - base + (BLOCK - 1)) // BLOCK, [b.value(kind, 0.0)] * (rows * len(parts))) as blocks:
+            start = base + blocks.k * BLOCK
+            stop = smaller(start + BLOCK, high)
+            chains = [b.value(kind, 0.0)] * (rows * len(parts))
+            middle = smaller(larger(common, start), stop)
+            end = smaller(larger(until, middle), stop)
+            for begin, limit, partly in ((start, middle, True), (middle, end, False), (end, stop, True)):
+                with Loop(b, limit - begin, chains) as loop:
+                    key = begin + loop.k
+                    place = values + key * (size * WIDTHS[kept] // 8)
+                    v = [x for n in parts for x in _parts(b, [place], scale, c64(LANES * n),
+                                                          min(LANES, size - LANES * n), kept)]
+                    new = []
+                    for (row, line), old in zip(tile, _by_row(loop.values, rows), strict=True):
+                        weight = (line + (key - base) * 4).load(F32).splat(LANES)
+                        seen = (key >= ROW.load(row, "first")) & (key < ROW.load(row, "last"))
+                        new += [x.math("fma", weight, chain) for x, chain in
+                                zip([seen.select(x, constant(kind, 0.0)) for x in v] if partly else v, old,
+                                    strict=True)]
+                    loop.update(new)
+                chains = loop.values
+            blocks.update(_added(blocks.values, chains))
+        for (row, _), sums in zip(tile, _by_row(blocks.values, rows), strict=True):
+            target = ROW.load(row, "target")
+            for n, y in zip(parts, sums, strict=True):
+                store_first(y, target + 4 * LANES * n, c64(min(LANES, size - LANES * n)))
 
 
 def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
@@ -207,16 +200,16 @@ class _Block:
         """Emit the loads of fields of the argument block."""
         return (ATTEND.load(self.args, name) for name in names)
 
-    def describe(self, k: Value, row: Value, last: Value, first: Value, rotate: Callable[..., None] | None,
+    def describe(self, k: Value, row: Value, last: Value, first: Value, turn: Callable[..., None] | None,
                  biased: int, sunk: int) -> None:
-        """Write the record of the tile's row `k`. With `rotate`, also rotate the row's query."""
+        """Write the record of the tile's row `k`. With `turn`, also rotate the row's query."""
         record, i, h = self.room + k * LINE, row.udiv(self.shared), self.group * self.shared + row.urem(self.shared)
         token = self.n * self.tokens + i
         query, target, step = self.fields("query", "target", "stride")
         query = query + token * step + h * (4 * self.size)
         target = target + (token * self.groups * self.shared + h) * (4 * self.size)
-        if rotate is not None:
-            query = self.rotated(rotate, query, k, token, i)
+        if turn is not None:
+            query = self.rotated(turn, query, k, token, i)
         if sunk:
             (ATTEND.load(self.args, "sinks") + h * 4).load(I32).store(self.lines + self.stride * k + (LINE - 4))
         row_fields = {"query": query, "first": first, "last": last, "target": target}
@@ -226,7 +219,7 @@ class _Block:
         for name, x in row_fields.items():
             x.store(record + 8 * ROW.number(name), 8)
 
-    def rotated(self, rotate: Callable[..., None], query: Value, k: Value, token: Value, i: Value) -> Value:
+    def rotated(self, turn: Callable[..., None], query: Value, k: Value, token: Value, i: Value) -> Value:
         """Emit the rotation of the query of token `token`, number `i` of its batch element; returns its address."""
         half, places, cos, sin, positions = self.fields("half", "places", "cos", "sin", "positions")
         with Loop(self.b, positions.ne(0).zext(I64), [self.before + i]) as positioned:
@@ -238,16 +231,14 @@ class _Block:
         for j in range(0, self.size, LANES):
             columns = Columns(self.b, LANES, c64(j), c64(min(LANES, self.size - j)))
             columns.store(columns.load(query, F32, 4), own, F32, 4)
-        rotate(self.b, query, own, cos + angles, sin + angles, half)
+        turn(self.b, query, own, cos + angles, sin + angles, half)
         return own
 
 
 def attending(rows: int, size: int, kept: str, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
     """Make the block function for tiles of `rows` query rows, heads of `size` numbers and caches of type `kept`."""
-    rotate = rotation(bool(interleaved)) if rotary else None
-    scores = _scores(rows, size, bool(capped), bool(biased), kept)
-    outputs = _outputs(rows, size, kept)
+    turn = partial(rotate, interleaved=bool(interleaved)) if rotary else None
 
     @emits
     def block(b: Builder, args: Value, index: Value) -> None:
@@ -259,16 +250,18 @@ def attending(rows: int, size: int, kept: str, rotary: int, interleaved: int, ca
                 row = smaller(x.begin + tile.k * rows + loop.k, x.m - 1)
                 last = causal.ne(0).select(x.before + row.udiv(x.shared) + 1, x.length + 1)
                 first = window.ne(0).select(larger(last - window, 0), 0)
-                x.describe(loop.k, row, last, first, rotate, biased, sunk)
+                x.describe(loop.k, row, last, first, turn, biased, sunk)
                 loop.update([smaller(low, first), larger(common, first), larger(high, last), smaller(until, last)])
             low, common, high, until = loop.values
             base = low // BLOCK * BLOCK
-            scores(b, args, x.room, x.lines, x.stride, x.keys, x.key_scale, base, high)
+            _scores(b, args, x.room, x.lines, x.stride, x.keys, x.key_scale, base, high, rows=rows, size=size,
+                    capped=bool(capped), biased=bool(biased), kept=kept)
             with Loop(b, c64(rows)) as loop:
                 line = x.lines + x.stride * loop.k + (LINE - 4 * sunk)
                 stats = x.room + loop.k * LINE + 8 * ROW.number("stats")
                 store_numbers(b, "softmax", line, high - base + sunk, line, stats, c64(4), c64(0))
-            outputs(b, x.room, x.lines, x.stride, x.values, x.value_scale, base, high, common, until)
+            _outputs(b, x.room, x.lines, x.stride, x.values, x.value_scale, base, high, common, until, rows=rows,
+                     size=size, kept=kept)
 
     return Functions(block=block)
 

@@ -5,11 +5,11 @@ of the past cache, the kernel writes only the new rows.
 """
 from __future__ import annotations
 
-from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, njit, store_first
+from graphq.kernels.jit import Functions, Loop, emits, njit, store_first
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.vector import Columns, narrow
-from graphq.kernels.moves.rotate import rotation
+from graphq.kernels.moves.rotate import rotate
 from graphq.kernels.moves.transpose import copy_row
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -41,29 +41,24 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
         constant(I8, 0).store(address + nbytes // 64 * 64 + loop.k)
 
 
-def packing(kept: str) -> Intrinsic:
-    """Make the function that stores f32 numbers as the narrower type `kept`."""
+def _pack(b: Builder, x: Value, scale: Value, y: Value, size: Value, *, kept: str) -> None:
+    """Store `size` f32 numbers as the narrower type `kept`."""
     half = 1 << WIDTHS[kept] - 1
-
-    @emits
-    def pack(b: Builder, x: Value, scale: Value, y: Value, size: Value) -> None:
-        with Loop(b, (size + (LANES - 1)) // LANES) as loop:
-            j = loop.k * LANES
-            columns = Columns(b, LANES, j, size - j)
-            numbers = columns.load(x, F32, 4)
-            if WIDTHS[kept] == 16:
-                columns.store(narrow(b, numbers, kept, LANES), y, I16, 2)
+    with Loop(b, (size + (LANES - 1)) // LANES) as loop:
+        j = loop.k * LANES
+        columns = Columns(b, LANES, j, size - j)
+        numbers = columns.load(x, F32, 4)
+        if WIDTHS[kept] == 16:
+            columns.store(narrow(b, numbers, kept, LANES), y, I16, 2)
+        else:
+            q = (numbers / columns.load(scale, F32, 4)).math("rint")
+            q = b.fcmp_unordered("uno", q, q).select(0.0, q)
+            q = (q > half - 1).select(half - 1.0, (q < -half).select(-float(half), q)).to_int(I32)
+            if kept == "s8":
+                columns.store(q.trunc(I8), y, I8, 1)
             else:
-                q = (numbers / columns.load(scale, F32, 4)).math("rint")
-                q = b.fcmp_unordered("uno", q, q).select(0.0, q)
-                q = (q > half - 1).select(half - 1.0, (q < -half).select(-float(half), q)).to_int(I32)
-                if kept == "s8":
-                    columns.store(q.trunc(I8), y, I8, 1)
-                else:
-                    low, high = ((q + half).shuffle(q, range(n, LANES, 2)) for n in (0, 1))
-                    store_first((low | high << 4).trunc(I8), y + j // 2, (size - j) // 2)
-
-    return pack
+                low, high = ((q + half).shuffle(q, range(n, LANES, 2)) for n in (0, 1))
+                store_first((low | high << 4).trunc(I8), y + j // 2, (size - j) // 2)
 
 
 @njit
@@ -74,7 +69,7 @@ def reported(number: int) -> int:
 
 def keeping(rotary: int, interleaved: int, kept: str) -> Functions:
     """Make the block function that writes caches of the type `kept`."""
-    rotate, pack = emits(rotation(bool(interleaved))), packing(kept)
+    turn, pack = emits(rotate, interleaved=bool(interleaved)), emits(_pack, kept=kept)
     bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 
     def block(args: int, index: int) -> None:
@@ -104,7 +99,7 @@ def keeping(rotary: int, interleaved: int, kept: str) -> Functions:
                         store_s64(a.wrong_position, place)
                         return
                     angles = 4 * half * place
-                    rotate(x, y, cos + angles, sin + angles, half)
+                    turn(x, y, cos + angles, sin + angles, half)
                 if whole:
                     pack(y, a.scale + head % groups * nbytes, place_of, a.size)
 

@@ -22,7 +22,6 @@ i of batch element b is pixel b * rows + i, counted over all images.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -152,8 +151,9 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
             address.store(into + here, 8)
 
 
-def multiplication(result: Epilogue, dtype: str, tile: Tile, few: int, multiplier: int) -> Callable[..., None]:
-    """Make the function that emits the outputs of the tile at row i, using the addresses stored by `locate`.
+def _write_tile(b: Builder, args: Value, batch: Value, i: Value, addresses: Value, runs: Value, weights: Value,
+                channels: Value, *, result: Epilogue, dtype: str, tile: Tile, few: int, multiplier: int) -> None:
+    """Emit the outputs of the tile at row i, using the addresses stored by `locate`.
 
     `few` is the number of channels if it is less than a chunk, otherwise 0.
     """
@@ -161,55 +161,47 @@ def multiplication(result: Epilogue, dtype: str, tile: Tile, few: int, multiplie
     item, kind, loaded = STORAGE[dtype].itemsize, vector(F32, width), max(1, width // multiplier)
     stored = vector(STORAGE_IR[dtype], loaded)
     zeros = [constant(kind, 0.0)] * (pixels * vectors)
+    def activations(column: Value, c: Value) -> Value:
+        address = column + c.udiv(multiplier) * item
+        if few:
+            bits = load_first(address, b.value(I64, few // multiplier), ir.VectorType(ir.IntType(8 * item), loaded))
+            x = widen(b, bits.as_type(stored), dtype, loaded)
+        else:
+            x = widen(b, address.load(stored), dtype, loaded)
+        return repeated(x, multiplier, width)
 
-    def write_tile(b: Builder, args: Value, batch: Value, i: Value, addresses: Value, runs: Value, weights: Value,
-                   channels: Value) -> None:
+    def multiply(run: Value, c: Value, w: Value, sums: list[Value]) -> list[Value]:
+        first = w + run * (4 * size * tile.run)
+        factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
+        line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
+        for n, (_, uses) in enumerate(tile.columns):  # in ascending order, so each pixel adds its taps in order
+            column = (line + 8 * n).load(I64, 8)
+            for v in range(vectors):
+                x = activations(column, c + v * width)
+                for p, k in uses:
+                    one = p * vectors + v
+                    out[one] = x.math("fma", factors[k * vectors + v], out[one])
+        return out
 
-        def activations(column: Value, c: Value) -> Value:
-            address = column + c.udiv(multiplier) * item
-            if few:
-                bits = load_first(address, b.value(I64, few // multiplier), ir.VectorType(ir.IntType(8 * item), loaded))
-                x = widen(b, bits.as_type(stored), dtype, loaded)
-            else:
-                x = widen(b, address.load(stored), dtype, loaded)
-            return repeated(x, multiplier, width)
+    def total(c: Value, w: Value) -> list[Value]:
+        """Add up chains of at most BLOCK products each, from +0."""
+        with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
+            first = blocks.k * (BLOCK // tile.run)
+            with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:
+                chain.update(multiply(first + chain.k, c, w, chain.values))
+            blocks.update([x + y for x, y in zip(blocks.values, chain.values, strict=True)])
+        return blocks.values
 
-        def multiply(run: Value, c: Value, w: Value, sums: list[Value]) -> list[Value]:
-            first = w + run * (4 * size * tile.run)
-            factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
-            line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # in ascending order, so each pixel adds its taps in order
-                column = (line + 8 * n).load(I64, 8)
-                for v in range(vectors):
-                    x = activations(column, c + v * width)
-                    for p, k in uses:
-                        one = p * vectors + v
-                        out[one] = x.math("fma", factors[k * vectors + v], out[one])
-            return out
-
-        def total(c: Value, w: Value) -> list[Value]:
-            """Add up chains of at most BLOCK products each, from +0."""
-            with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
-                first = blocks.k * (BLOCK // tile.run)
-                with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:
-                    chain.update(multiply(first + chain.k, c, w, chain.values))
-                blocks.update([x + y for x, y in zip(blocks.values, chain.values, strict=True)])
-            return blocks.values
-
-        left = b.value(I64, few) if few else None
-        with Loop(b, c64(1) if few else (channels + (size - 1)) // size) as chunk:
-            c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
-            sums = total(c, weights + runs * (4 * size * tile.run) * chunk.k)
-            rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
-            emitter_of(b, result, width, (args, batch, i, c)).emit_registers(rows, left)
-
-    return write_tile
+    left = b.value(I64, few) if few else None
+    with Loop(b, c64(1) if few else (channels + (size - 1)) // size) as chunk:
+        c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
+        sums = total(c, weights + runs * (4 * size * tile.run) * chunk.k)
+        rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
+        emitter_of(b, result, width, (args, batch, i, c)).emit_registers(rows, left)
 
 
 def depthwise_blocks(epilogue: Epilogue, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
     """Make the block function. It reserves `room` bytes of stack for the addresses of a tile's columns."""
-    write_tile = multiplication(epilogue, dtype, tile, few, multiplier)
-
     @emits
     def block(b: Builder, args: Value, index: Value) -> None:
         images, windows, weights, image_bytes, tiles, across, each, m, channels = (TILES.load(args, x) for x in (
@@ -222,7 +214,8 @@ def depthwise_blocks(epilogue: Epilogue, dtype: str, tile: Tile, few: int, multi
             pixel = line * ow + smaller(column * tile.pixels, ow - tile.pixels)
             image = images + line.udiv(outers) * image_bytes
             locate(b, windows, image, line.urem(outers), column, runs * (tile.lines * LINE * 8), addresses)
-            write_tile(b, args, pixel.udiv(m), pixel.urem(m), addresses, runs, weights, channels)
+            _write_tile(b, args, pixel.udiv(m), pixel.urem(m), addresses, runs, weights, channels, result=epilogue,
+                        dtype=dtype, tile=tile, few=few, multiplier=multiplier)
 
     return Functions(speed=3, block=block)
 

@@ -6,7 +6,7 @@ process turns these functions into Numba's objects (`Deferred.made`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from functools import partial, update_wrapper, wraps
 from inspect import Parameter, Signature, signature
 from types import CellType, CodeType, FunctionType
 from typing import Any, TypeAlias, TypeVar, cast
@@ -58,14 +58,15 @@ def njit(body: F) -> F:
     return cast(F, Deferred(body, _helper))
 
 
-def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
+def emits(body: Callable[..., Value | None], arity: int | None = None, **settings: Any) -> Intrinsic:
     """Mark `body(b, *arguments)` as a function that emits LLVM IR into the compiled code that calls it.
 
     The annotations of `body` are the types of arguments and result. Value is a 64-bit integer and F32Value an f32. An
     int must be a literal, and the body gets it as a Python number. The result None means no result. If the body takes
-    `*values`, these are 64-bit integers, and `arity` is their number. Raises TypeError for other annotations.
+    `*values`, these are 64-bit integers, and `arity` is their number. `settings` are the body's keyword-only arguments,
+    Python objects that the code depends on. Raises TypeError for other annotations.
     """
-    return cast(Intrinsic, Emitter(body, arity))
+    return cast(Intrinsic, Emitter(update_wrapper(partial(body, **settings), body), arity))
 
 
 ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
@@ -80,7 +81,8 @@ class Emitter(Deferred):
 
     def __init__(self, body: Callable[..., Value | None], arity: int | None) -> None:
         super().__init__(body, self._intrinsic)
-        names = list(signature(body).parameters)[1:] if arity is None else [f"x{k}" for k in range(arity)]
+        taken = [name for name, p in signature(body).parameters.items() if p.kind is not Parameter.KEYWORD_ONLY]
+        names = taken[1:] if arity is None else [f"x{k}" for k in range(arity)]
         self.kinds = {name: body.__annotations__.get(name, "Value") for name in names}
         self.result: str = body.__annotations__.get("return", "nothing")
         for annotation, allowed in (*((x, ARGUMENTS) for x in self.kinds.values()), (self.result, RESULTS)):

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import assumed
 from graphq.errors import KernelError
-from graphq.kernels.jit import LINE, Functions
+from graphq.kernels.jit import LINE, Functions, emits
 from graphq.kernels.lanes.epilogue_code import PACKED
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE
@@ -220,15 +220,16 @@ def build_vectors(level: Level, dtypes: Dtypes, rows: int, columns: int, layout:
                   epilogue: Epilogue | None = None) -> Functions:
     """Build tiles of the products of a level's vectors."""
     products = floats(dtypes[0], level) if dtypes in FLOATS else byte_products(level, *dtypes)
-    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, epilogue))
+    return Functions(speed=3, tile=emits(vector_tile, rows=rows, columns=columns, products=products, layout=layout,
+                                         epilogue=epilogue))
 
 
 def build_matrix(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str) -> Functions:
     """Build tiles of a level's tile registers."""
-    matrix = level.matrix
-    assert matrix is not None
-    tile = matrix_tile(matrix, rows // 16, columns // PANEL, dtypes[0], level.emulated, layout)
-    return Functions(speed=3, tile=tile, setup=matrix_setup(matrix, rows // 16, level.emulated))
+    assert level.matrix is not None
+    emitted = partial(emits, matrix=level.matrix, row_tiles=rows // 16, emulated=level.emulated)
+    tile = emitted(matrix_tile, panels=columns // PANEL, a_dtype=dtypes[0], layout=layout)
+    return Functions(speed=3, tile=tile, setup=emitted(matrix_setup))
 
 
 def _register(level: Level) -> None:

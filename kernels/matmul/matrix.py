@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphq.kernels.jit import S32X16, Intrinsic, Loop, emits, load_bytes
+from graphq.kernels.jit import S32X16, Loop, load_bytes
 from graphq.kernels.jit.values import I8, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
@@ -51,28 +51,20 @@ def line_bytes(k: int, taps: int) -> int:
     return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
 
 
-def matrix_setup(matrix: Matrix, row_tiles: int, emulated: bool) -> Intrinsic:
-    """Make the function `(frame, rows)` that configures the tile registers for 1 to 16 * `row_tiles` rows.
-
-    Called with 0 rows, the function releases the registers.
-    """
-
-    @emits
-    def setup(b: Builder, address: Value, rows: Value) -> None:
-        tiles = matrix.registers(b, Frame.read(address).acc + STATE, emulated)
-        with b.if_else(rows > 0) as (configure, release):
-            with configure:
-                sums_of, a_of, _ = _numbers(row_tiles)
-                counts: dict[int, Value] = {}
-                for r in range(row_tiles):
-                    left = smaller(rows - 16 * r, 16)
-                    left = (left > 0).select(left, 16)  # without rows the register is not used; any number will do
-                    counts |= dict.fromkeys((*sums_of[r], a_of[r]), left)
-                tiles.configure(counts)
-            with release:
-                tiles.release()
-
-    return setup
+def matrix_setup(b: Builder, address: Value, rows: Value, *, matrix: Matrix, row_tiles: int, emulated: bool) -> None:
+    """Configure the tile registers for 1 to 16 * `row_tiles` rows; release them for 0 rows."""
+    tiles = matrix.registers(b, Frame.read(address).acc + STATE, emulated)
+    with b.if_else(rows > 0) as (configure, release):
+        with configure:
+            sums_of, a_of, _ = _numbers(row_tiles)
+            counts: dict[int, Value] = {}
+            for r in range(row_tiles):
+                left = smaller(rows - 16 * r, 16)
+                left = (left > 0).select(left, 16)  # without rows the register is not used; any number will do
+                counts |= dict.fromkeys((*sums_of[r], a_of[r]), left)
+            tiles.configure(counts)
+        with release:
+            tiles.release()
 
 
 def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
@@ -244,13 +236,16 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     return line.values[0]
 
 
-def matrix_tile(matrix: Matrix, row_tiles: int, panels: int, a_dtype: str, emulated: bool,
-                layout: str = "rows") -> Intrinsic:
-    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `matrix_setup` must run first."""
+def matrix_tile(b: Builder, address: Value, index: Value, *, matrix: Matrix, row_tiles: int, panels: int, a_dtype: str,
+                emulated: bool, layout: str = "rows") -> None:
+    """Emit the tile of 16 * `row_tiles` x 16 * `panels` outputs; `matrix_setup` must run first."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
+    f = Frame.read(address)
+    fresh = FRAME.load(f.address, "fresh")
+    source = _Rows(b, f) if layout == "rows" else _PixelRows(b, f, fresh, once=panels <= width)
 
-    def accumulate(b: Builder, f: Frame, source: _Rows | _PixelRows, used: int) -> None:
+    def accumulate(used: int) -> None:
         tiles = matrix.registers(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
@@ -281,20 +276,13 @@ def matrix_tile(matrix: Matrix, row_tiles: int, panels: int, a_dtype: str, emula
                 for j in columns:
                     tiles.store(sums_of[r][j % width], f.acc + (16 * r * 64 * panels + 64 * j), c64(64 * panels))
 
-    @emits
-    def tile(b: Builder, address: Value, index: Value) -> None:
-        f = Frame.read(address)
-        fresh = FRAME.load(f.address, "fresh")
-        source = _Rows(b, f) if layout == "rows" else _PixelRows(b, f, fresh, once=panels <= width)
-        with b.if_then(fresh.ne(0)):
-            source.copy()
-        if row_tiles == 1:
-            accumulate(b, f, source, 1)
-            return
-        with b.if_else(f.rows > 16) as (both, one):
-            with both:
-                accumulate(b, f, source, 2)
-            with one:
-                accumulate(b, f, source, 1)
-
-    return tile
+    with b.if_then(fresh.ne(0)):
+        source.copy()
+    if row_tiles == 1:
+        accumulate(1)
+        return
+    with b.if_else(f.rows > 16) as (both, one):
+        with both:
+            accumulate(2)
+        with one:
+            accumulate(1)

@@ -25,7 +25,7 @@ import numpy as np
 
 from graphq.base.arrays import padded
 from graphq.errors import KernelError
-from graphq.kernels.jit import LINE, S32X16, Functions, Intrinsic, Loop, emits, interleave, lasting_empty
+from graphq.kernels.jit import LINE, S32X16, Functions, Loop, emits, interleave, lasting_empty
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, load_u8, store_s32, store_u8, transpose_tiles
 from graphq.kernels.jit.values import I8, I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.expression import STORAGE
@@ -141,19 +141,15 @@ def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
     return float(counts.sum() / max(1, counts.size * groups))
 
 
-def _pack_rows(itemsize: int) -> Intrinsic:
+def _pack_rows(b: Builder, source: Value, stride: Value, groups: Value, target: Value, flip: Value, *,
+               itemsize: int) -> None:
     items = 4 // itemsize
-
-    @emits
-    def pack_rows(b: Builder, source: Value, stride: Value, groups: Value, target: Value, flip: Value) -> None:
-        flips = flip.trunc(I8).splat(LINE)
-        with Loop(b, groups) as loop:
-            first = source + loop.k * (stride * items)
-            rows = [(first + stride * i).load(vector(I8, PANEL * itemsize)) for i in range(items)]
-            line = interleave(rows, PANEL).as_type(vector(I8, LINE))
-            (line ^ flips).store(target + loop.k * LINE)
-
-    return pack_rows
+    flips = flip.trunc(I8).splat(LINE)
+    with Loop(b, groups) as loop:
+        first = source + loop.k * (stride * items)
+        rows = [(first + stride * i).load(vector(I8, PANEL * itemsize)) for i in range(items)]
+        line = interleave(rows, PANEL).as_type(vector(I8, LINE))
+        (line ^ flips).store(target + loop.k * LINE)
 
 
 @emits
@@ -180,7 +176,7 @@ def _sum_groups(b: Builder, source: Value, groups: Value, target: Value) -> None
 
 def packing(itemsize: int) -> Functions:
     """Make the block function that packs panels."""
-    items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
+    items, pack_rows = 4 // itemsize, emits(_pack_rows, itemsize=itemsize)
 
     def block(args: int, index: int) -> None:
         a = PACK(args)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, modules
+from graphq.kernels.jit import Functions, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record, stack
 from graphq.kernels.jit.values import Builder, Value, vector
 from graphq.kernels.matmul.matrix import STATE, matrix_setup
@@ -56,7 +56,7 @@ def peak_module(name: str) -> Functions:
     how, lanes = _measured(name)
     if how.matrix is not None:
         return _on_tiles(how.matrix, how.signed)
-    run = vector_loop(how, lanes)
+    run = emits(vector_loop, how=how, lanes=lanes)
 
     def block(args: int, index: int) -> None:
         a = PEAK(args)
@@ -66,7 +66,8 @@ def peak_module(name: str) -> Functions:
 
 
 def _on_tiles(matrix: Matrix, signed: bool) -> Functions:
-    setup, run = matrix_setup(matrix, 1, False), tile_loop(matrix, signed)
+    setup = emits(matrix_setup, matrix=matrix, row_tiles=1, emulated=False)
+    run = emits(tile_loop, matrix=matrix, signed=signed)
 
     def block(args: int, index: int) -> None:
         a = PEAK(args)
@@ -79,33 +80,23 @@ def _on_tiles(matrix: Matrix, signed: bool) -> Functions:
     return Functions(block=block)
 
 
-def vector_loop(how: Multiplying, lanes: int) -> Intrinsic:
-    """Make the function `(memory, turns)` that loops over CHAINS instructions, with operands from `memory`."""
+def vector_loop(b: Builder, memory: Value, turns: Value, *, how: Multiplying, lanes: int) -> None:
+    """Loop over CHAINS instructions, with operands from `memory`."""
     kind, step = vector(how.element, lanes), how.step
     assert step is not None
-
-    @emits
-    def run(b: Builder, memory: Value, turns: Value) -> None:
-        x, *first = ((memory + 64 * i).load(kind) for i in range(1 + CHAINS))
-        with Loop(b, turns, first) as loop:
-            loop.update([step(b, acc, x) for acc in loop.values])
-        for i, acc in enumerate(loop.values):
-            acc.store(memory + 64 * (1 + i))
-
-    return run
+    x, *first = ((memory + 64 * i).load(kind) for i in range(1 + CHAINS))
+    with Loop(b, turns, first) as loop:
+        loop.update([step(b, acc, x) for acc in loop.values])
+    for i, acc in enumerate(loop.values):
+        acc.store(memory + 64 * (1 + i))
 
 
-def tile_loop(matrix: Matrix, signed: bool) -> Intrinsic:
-    """Make the function `(memory, turns)` that loops over TILE_CHAINS instructions on configured tiles."""
-
-    @emits
-    def run(b: Builder, memory: Value, turns: Value) -> None:
-        tiles = matrix.registers(b, memory + STATE, False)
-        with Loop(b, turns):
-            for sums in range(TILE_CHAINS):
-                tiles.dot(sums, 4, 5, signed)
-
-    return run
+def tile_loop(b: Builder, memory: Value, turns: Value, *, matrix: Matrix, signed: bool) -> None:
+    """Loop over TILE_CHAINS instructions on configured tiles."""
+    tiles = matrix.registers(b, memory + STATE, False)
+    with Loop(b, turns):
+        for sums in range(TILE_CHAINS):
+            tiles.dot(sums, 4, 5, signed)
 
 
 @functools.cache

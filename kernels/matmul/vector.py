@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from graphq.kernels.jit import LINE, Intrinsic, Loop, Type, emits
+from graphq.kernels.jit import LINE, Loop, Type
 from graphq.kernels.jit.values import I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.epilogue_code import emitter_of
 from graphq.kernels.lanes.epilogues import Epilogue
@@ -110,32 +110,27 @@ class Cursor(NamedTuple):
     step: Value
 
 
-def vector_tile(rows: int, columns: int, products: DotProducts, layout: str,
-                epilogue: Epilogue | None = None) -> Intrinsic:
-    """Make the tile function of `rows` x `columns` outputs, for activations in `layout`.
+def vector_tile(b: Builder, address: Value, index: Value, *, rows: int, columns: int, products: DotProducts,
+                layout: str, epilogue: Epilogue | None = None) -> None:
+    """Emit the tile of `rows` x `columns` outputs, for activations in `layout`.
 
     `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
 
-    With an `epilogue`, the tile function writes whole tiles from registers. It writes partial tiles from sums in
-    memory, unless the epilogue has a fast form: then the caller writes them.
+    With an `epilogue`, the code writes whole tiles from registers. It writes partial tiles from sums in memory, unless
+    the epilogue has a fast form: then the caller writes them.
     """
+    f = Frame.read(address)
+    x = _Tile(b, f, rows, columns, products)
 
-    @emits
-    def tile(b: Builder, address: Value, index: Value) -> None:
-        f = Frame.read(address)
-        x = _Tile(b, f, rows, columns, products)
+    def emit_sums(products: DotProducts) -> list[Value]:
+        y = _Tile(b, f, rows, columns, products)
+        return y.sums.totals(b, f, y.accumulate(layout))
 
-        def emit_sums(products: DotProducts) -> list[Value]:
-            y = _Tile(b, f, rows, columns, products)
-            return y.sums.totals(b, f, y.accumulate(layout))
-
-        sums = products.sums(b, emit_sums)
-        if epilogue is None or epilogue.fast is not None:
-            x.sums.store(f, sums)
-        if epilogue is not None:
-            _write(b, f, epilogue, x, sums)
-
-    return tile
+    sums = products.sums(b, emit_sums)
+    if epilogue is None or epilogue.fast is not None:
+        x.sums.store(f, sums)
+    if epilogue is not None:
+        _write(b, f, epilogue, x, sums)
 
 
 class _Tile:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
-from graphq.kernels.jit import LINE, Intrinsic, Loop, Type, emits
+from graphq.kernels.jit import LINE, Loop, Type
 from graphq.kernels.jit.intrinsics import stack_memory
 from graphq.kernels.jit.values import F32, I32, Builder, Operand, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.vector import narrow, widen
@@ -258,13 +258,8 @@ class _FloatTile(WeightTile):
         return [first + 4 * self.columns * n for n in range(self.how.vectors * self.panels * self.parts)]
 
 
-def float_tile(rows: int, panels: int, w_dtype: str, how: Floats) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs, for float activations in rows."""
-
-    @emits
-    def tile(b: Builder, address: Value, index: Value) -> None:
-        f = Frame.read(address)
-        how.products.sums(b, lambda products: _FloatTile(
-            b, f, rows, panels, w_dtype, how._replace(products=products)).emit())
-
-    return tile
+def float_tile(b: Builder, address: Value, index: Value, *, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
+    """Emit the tile of `rows` x 16 * `panels` outputs, for float activations in rows."""
+    f = Frame.read(address)
+    how.products.sums(b, lambda products: _FloatTile(
+        b, f, rows, panels, w_dtype, how._replace(products=products)).emit())

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from graphq.kernels.jit import LINE, Functions, Intrinsic, Loop, emits
+from graphq.kernels.jit import LINE, Functions, Loop, emits
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel
@@ -149,14 +149,10 @@ class _IntegerTile(WeightTile):
                 self.add(n, exact.to_float(floats) * (scale * of_columns))
 
 
-def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs, for 8-bit activations in rows."""
-
-    @emits
-    def tile(b: Builder, address: Value, index: Value) -> None:
-        _IntegerTile(b, Frame.read(address), rows, panels, FORMS[dtypes[1]][0], dtypes[0], how).emit()
-
-    return tile
+def integer_tile(b: Builder, address: Value, index: Value, *, rows: int, panels: int, dtypes: Dtypes,
+                 how: Multiply) -> None:
+    """Emit the tile of `rows` x 16 * `panels` outputs, for 8-bit activations in rows."""
+    _IntegerTile(b, Frame.read(address), rows, panels, FORMS[dtypes[1]][0], dtypes[0], how).emit()
 
 
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
@@ -190,9 +186,11 @@ def build_tiles(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: s
     """Build tiles of the products of a level's vectors; products of weights of 2 and 4 bits cannot saturate."""
     if dtypes in DTYPES:
         product = level.dot4 or (dtypes in NARROW and level.saturating) or level.pairs
-        tile = integer_tile(rows, columns // PANEL, dtypes, product(level.lanes, level.emulated))
+        how = product(level.lanes, level.emulated)
+        tile = emits(integer_tile, rows=rows, panels=columns // PANEL, dtypes=dtypes, how=how)
     else:
-        tile = float_tile(rows, columns // PANEL, dtypes[1], multiply(dtypes, level))
+        of_floats = multiply(dtypes, level)
+        tile = emits(float_tile, rows=rows, panels=columns // PANEL, w_dtype=dtypes[1], how=of_floats)
     return Functions(speed=3, tile=tile)
 
 

@@ -1,8 +1,6 @@
 """The kernel of rotary position embedding: turn pairs of numbers of each row by angles."""
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from graphq.ir import Node
 from graphq.kernels.jit import Functions, Loop, emits
 from graphq.kernels.jit.intrinsics import Record
@@ -21,33 +19,29 @@ ROTATE = Record("source", "cos", "sin", "target", "outer", "middle", "inner", "b
 """
 
 
-def rotation(interleaved: bool) -> Callable[..., None]:
-    """Make the function that emits the rotation of a row: `half` pairs of numbers, each turned by its angle."""
-
-    def rotate(b: Builder, x: Value, y: Value, cos: Value, sin: Value, half: Value) -> None:
-        done = c64(0)
-        for lanes in (LANES, 1):
-            with Loop(b, (half - done) // lanes) as loop:
-                j = (done + loop.k * lanes) * 4
-                c, s = ((table + j).load(vector(F32, lanes)) for table in (cos, sin))
-                if interleaved and lanes > 1:
-                    pairs = (x + j * 2).load(vector(F32, 2 * lanes))
-                    first, second = (pairs.shuffle(pairs, range(n, 2 * lanes, 2)) for n in (0, 1))
-                    order = [k // 2 + k % 2 * lanes for k in range(2 * lanes)]
-                    (c * first - s * second).shuffle(s * first + c * second, order).store(y + j * 2)
-                else:
-                    places = (j * 2, j * 2 + 4) if interleaved else (j, half * 4 + j)
-                    first, second = ((x + place).load(vector(F32, lanes)) for place in places)
-                    for turned, place in zip((c * first - s * second, s * first + c * second), places, strict=True):
-                        turned.store(y + place)
-            done = half // LANES * LANES
-
-    return rotate
+def rotate(b: Builder, x: Value, y: Value, cos: Value, sin: Value, half: Value, *, interleaved: bool) -> None:
+    """Emit the rotation of a row: `half` pairs of numbers, each turned by its angle."""
+    done = c64(0)
+    for lanes in (LANES, 1):
+        with Loop(b, (half - done) // lanes) as loop:
+            j = (done + loop.k * lanes) * 4
+            c, s = ((table + j).load(vector(F32, lanes)) for table in (cos, sin))
+            if interleaved and lanes > 1:
+                pairs = (x + j * 2).load(vector(F32, 2 * lanes))
+                first, second = (pairs.shuffle(pairs, range(n, 2 * lanes, 2)) for n in (0, 1))
+                order = [k // 2 + k % 2 * lanes for k in range(2 * lanes)]
+                (c * first - s * second).shuffle(s * first + c * second, order).store(y + j * 2)
+            else:
+                places = (j * 2, j * 2 + 4) if interleaved else (j, half * 4 + j)
+                first, second = ((x + place).load(vector(F32, lanes)) for place in places)
+                for turned, place in zip((c * first - s * second, s * first + c * second), places, strict=True):
+                    turned.store(y + place)
+        done = half // LANES * LANES
 
 
 def rotating(interleaved: int) -> Functions:
     """Make the block function that turns rows; numbers behind the pairs are copied."""
-    rotate = emits(rotation(bool(interleaved)))
+    turn = emits(rotate, interleaved=bool(interleaved))
 
     def block(args: int, index: int) -> None:
         a = ROTATE(args)
@@ -57,7 +51,7 @@ def rotating(interleaved: int) -> Functions:
             angles = outer // a.middle * a.batch_step + outer % a.middle * a.middle_step
             x, y = a.source + outer * inner * nbytes, a.target + outer * inner * nbytes
             for k in range(inner):
-                rotate(x + k * nbytes, y + k * nbytes, cos + angles + k * step, sin + angles + k * step, half)
+                turn(x + k * nbytes, y + k * nbytes, cos + angles + k * step, sin + angles + k * step, half)
                 if nbytes > turned:
                     copy_row(x + k * nbytes + turned, y + k * nbytes + turned, nbytes - turned)
 

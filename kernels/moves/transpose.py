@@ -19,7 +19,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from graphq.base.sizes import is_open
-from graphq.kernels.jit import Functions, Intrinsic, block_module, emits, load_first, njit, store_first
+from graphq.kernels.jit import Functions, block_module, emits, load_first, njit, store_first
 from graphq.kernels.jit.intrinsics import Record, concatenated, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.operands.space import dense
@@ -44,43 +44,34 @@ AXIS = Record("size", "source", "target")
 MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
-def _tiles(itemsize: int) -> Intrinsic:
-    """Make the function that transposes 64 bytes of each row of the source, tile by tile."""
+def _tiles(b: Builder, source: Value, stride: Value, target: Value, step: Value, *, itemsize: int) -> None:
+    """Transpose 64 bytes of each row of the source, tile by tile."""
     lanes, line = LANES[itemsize], 64 // itemsize
     kind = vector(ir.IntType(8 * itemsize), line)
-
-    @emits
-    def transpose(b: Builder, source: Value, stride: Value, target: Value, step: Value) -> None:
-        rows = transpose_tiles([(source + stride * i).load(kind) for i in range(lanes)])
-        for i in range(line):
-            row, tile = rows[i % lanes], i // lanes * lanes
-            part = row if line == lanes else row.shuffle(row, range(tile, tile + lanes))
-            part.store(target + step * i)
-
-    return transpose
+    rows = transpose_tiles([(source + stride * i).load(kind) for i in range(lanes)])
+    for i in range(line):
+        row, tile = rows[i % lanes], i // lanes * lanes
+        part = row if line == lanes else row.shuffle(row, range(tile, tile + lanes))
+        part.store(target + step * i)
 
 
-def _corner(itemsize: int) -> Intrinsic:
-    """Make the function that transposes a partial tile of the source: `width` rows of `height` elements."""
+def _corner(b: Builder, source: Value, stride: Value, target: Value, step: Value, height: Value, width: Value, *,
+            itemsize: int) -> None:
+    """Transpose a partial tile of the source: `width` rows of `height` elements."""
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
 
-    @emits
-    def transpose(b: Builder, source: Value, stride: Value, target: Value, step: Value, height: Value,
-                  width: Value) -> None:
+    def inside(i: int, size: Value, count: Value) -> Value:
+        return (c64(i) < size).select(count, 0)
 
-        def inside(i: int, size: Value, count: Value) -> Value:
-            return (c64(i) < size).select(count, 0)
-
-        rows = [load_first(source + stride * i, inside(i, width, height), kind) for i in range(lanes)]
-        for i, row in enumerate(transpose_tiles(rows)):
-            store_first(row, target + step * i, inside(i, height, width))
-
-    return transpose
+    rows = [load_first(source + stride * i, inside(i, width, height), kind) for i in range(lanes)]
+    for i, row in enumerate(transpose_tiles(rows)):
+        store_first(row, target + step * i, inside(i, height, width))
 
 
-def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Make the function that interleaves one vector from each of `ways` streams, or deinterleaves them if `apart`.
+def _weave(b: Builder, source: Value, target: Value, stride: Value, count: Value, *, itemsize: int, ways: int,
+           apart: bool, partial: bool) -> None:
+    """Interleave one vector from each of `ways` streams, or deinterleave them if `apart`.
 
     If `partial`, only the first `count` lanes of each vector are valid.
     """
@@ -90,45 +81,35 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
     order = [i % ways * lanes + i // ways for i in range(ways * lanes)]
     if apart:
         order = [i * ways + k for k in range(ways) for i in range(lanes)]
-
-    @emits
-    def weave(b: Builder, source: Value, target: Value, stride: Value, count: Value) -> None:
-        streams = [stride * k for k in range(ways)]
-        parts = [c64(k * lanes * itemsize) for k in range(ways)]
-        total = count * ways
-        left = [smaller(total - k * lanes, lanes) for k in range(ways)]
-        read, write = (parts, streams) if apart else (streams, parts)
-        reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
-        if apart and not partial:  # of one wide load or store, LLVM makes Arm's ld2 to ld4, or st2 to st4
-            joined = source.load(vector(element, ways * lanes))
-        else:
-            rows = [load_first(source + x, n, kind) if partial else (source + x).load(kind)
-                    for x, n in zip(read, reads, strict=True)]
-            joined = concatenated(rows + rows[:ways % 2])
-        if not apart and not partial:
-            joined.shuffle(joined, order).store(target)
-            return
-        for k in range(ways):
-            y, x = joined.shuffle(joined, order[k * lanes:(k + 1) * lanes]), target + write[k]
-            if partial:
-                store_first(y, x, writes[k])
-            else:
-                y.store(x)
-
-    return weave
-
-
-def _line(partial: bool) -> Intrinsic:
-    kind = vector(I8, 64)
-
-    @emits
-    def copy(b: Builder, source: Value, target: Value, count: Value) -> None:
+    streams = [stride * k for k in range(ways)]
+    parts = [c64(k * lanes * itemsize) for k in range(ways)]
+    total = count * ways
+    left = [smaller(total - k * lanes, lanes) for k in range(ways)]
+    read, write = (parts, streams) if apart else (streams, parts)
+    reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
+    if apart and not partial:  # of one wide load or store, LLVM makes Arm's ld2 to ld4, or st2 to st4
+        joined = source.load(vector(element, ways * lanes))
+    else:
+        rows = [load_first(source + x, n, kind) if partial else (source + x).load(kind)
+                for x, n in zip(read, reads, strict=True)]
+        joined = concatenated(rows + rows[:ways % 2])
+    if not apart and not partial:
+        joined.shuffle(joined, order).store(target)
+        return
+    for k in range(ways):
+        y, x = joined.shuffle(joined, order[k * lanes:(k + 1) * lanes]), target + write[k]
         if partial:
-            store_first(load_first(source, count, kind), target, count)
+            store_first(y, x, writes[k])
         else:
-            source.load(kind).store(target)
+            y.store(x)
 
-    return copy
+
+def _line(b: Builder, source: Value, target: Value, count: Value, *, partial: bool) -> None:
+    kind = vector(I8, 64)
+    if partial:
+        store_first(load_first(source, count, kind), target, count)
+    else:
+        source.load(kind).store(target)
 
 
 @njit
@@ -149,7 +130,7 @@ def _place(args: int, index: int) -> tuple[int, int, int, int]:
 def transposing(itemsize: int) -> Functions:
     """Make the block function that transposes: row i of the target is column i of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
-    tiles, corner = _tiles(itemsize), _corner(itemsize)
+    tiles, corner = emits(_tiles, itemsize=itemsize), emits(_corner, itemsize=itemsize)
 
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
@@ -174,7 +155,7 @@ def transposing(itemsize: int) -> Functions:
 
 def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
     lanes, both = LANES[itemsize], ways * itemsize
-    full, partial = (_weave(itemsize, ways, apart, p) for p in (False, True))
+    full, partial = (emits(_weave, itemsize=itemsize, ways=ways, apart=apart, partial=p) for p in (False, True))
     read, write = (both, itemsize) if apart else (itemsize, both)
 
     def block(args: int, index: int) -> None:
@@ -200,7 +181,7 @@ def deinterleaving(itemsize: int, ways: int) -> Functions:
     return _weaving(itemsize, ways, True)
 
 
-_copy_line, _copy_short = _line(False), _line(True)
+_copy_line, _copy_short = emits(_line, partial=False), emits(_line, partial=True)
 
 
 @njit

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, njit
+from graphq.kernels.jit import Functions, Loop, emits, njit
 from graphq.kernels.jit.intrinsics import Record, concatenated, load_s32, store_s32, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.lanes.vector import Columns
@@ -160,50 +160,45 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -
     return [[concatenated(units) for units in zip(*of_row, strict=True)] for of_row in zip(*parts, strict=True)]
 
 
-def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
-    """Make the function that computes the new state y of 16 units in `rows` rows, from inputs `x` and the state h.
+def _units(b: Builder, args: Value, row: Value, unit: Value, x: Value, h: Value, factors: Value, y: Value, *,
+           gates: int, integers: Integers | None, rows: int) -> None:
+    """Compute the new state y of 16 units in `rows` rows, from inputs `x` and the state h.
 
     The weights multiply `factors`: the quantized state if there are `integers`, otherwise h.
     """
-
-    @emits
-    def units(b: Builder, args: Value, row: Value, unit: Value, x: Value, h: Value, factors: Value, y: Value) -> None:
-        word = partial(LAYER.load, args)
-        n = word("units")
-        line = n * 4
-        columns = Columns(b, UNITS, unit, n - unit)
-        if integers is None:
-            panel = word("panels") + unit * n * (4 * gates)
-            sums = _sums(b, factors + row * line, n, panel, rows, gates)
+    word = partial(LAYER.load, args)
+    n = word("units")
+    line = n * 4
+    columns = Columns(b, UNITS, unit, n - unit)
+    if integers is None:
+        panel = word("panels") + unit * n * (4 * gates)
+        sums = _sums(b, factors + row * line, n, panel, rows, gates)
+    else:
+        ranges = [word("room") + word("rows") * line + ((row + r) * 16 if integers.by_row else 0) for r in range(rows)]
+        sums = _integer_sums(b, args, factors + row * ((n + 3) & -4), unit, rows, gates, integers, columns, ranges)
+    for r in range(rows):
+        place = (row + r) * line
+        source = x + place * gates
+        of_input = [columns.load(source + line * g, F32, 4) for g in range(gates)]
+        s = sums[r]
+        if integers is not None:
+            scale = (ranges[r] + 8).load(F32)
+            s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(word("extra") + line * g, F32, 4))
+                 for g, t in enumerate(s)]
+        if gates == 4:
+            cells = word("cells") + place
+            (i, o, f, g), (si, so, sf, sg) = of_input, s
+            cell = computed(b, CELL, UNITS, f, sf, i, si, g, sg, columns.load(cells, F32, 4))
+            new = computed(b, OUTPUT, UNITS, o, so, cell)
+            columns.store(cell, cells, F32, 4)
+        elif gates == 1:
+            new = computed(b, PLAIN, UNITS, *of_input, *s)
         else:
-            ranges = [word("room") + word("rows") * line + ((row + r) * 16 if integers.by_row else 0)
-                      for r in range(rows)]
-            sums = _integer_sums(b, args, factors + row * ((n + 3) & -4), unit, rows, gates, integers, columns, ranges)
-        for r in range(rows):
-            place = (row + r) * line
-            source = x + place * gates
-            of_input = [columns.load(source + line * g, F32, 4) for g in range(gates)]
-            s = sums[r]
-            if integers is not None:
-                scale = (ranges[r] + 8).load(F32)
-                s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(word("extra") + line * g, F32, 4))
-                     for g, t in enumerate(s)]
-            if gates == 4:
-                cells = word("cells") + place
-                (i, o, f, g), (si, so, sf, sg) = of_input, s
-                cell = computed(b, CELL, UNITS, f, sf, i, si, g, sg, columns.load(cells, F32, 4))
-                new = computed(b, OUTPUT, UNITS, o, so, cell)
-                columns.store(cell, cells, F32, 4)
-            elif gates == 1:
-                new = computed(b, PLAIN, UNITS, *of_input, *s)
-            else:
-                bias, old = columns.load(word("extra"), F32, 4), columns.load(h + place, F32, 4)
-                update, reset = (computed(b, UPDATE, UNITS, of_input[k], s[k]) for k in (0, 1))
-                candidate = computed(b, CANDIDATE, UNITS, of_input[2], reset, s[2], bias)
-                new = computed(b, BLEND, UNITS, update, candidate, old)
-            columns.store(new, y + place, F32, 4)
-
-    return units
+            bias, old = columns.load(word("extra"), F32, 4), columns.load(h + place, F32, 4)
+            update, reset = (computed(b, UPDATE, UNITS, of_input[k], s[k]) for k in (0, 1))
+            candidate = computed(b, CANDIDATE, UNITS, of_input[2], reset, s[2], bias)
+            new = computed(b, BLEND, UNITS, update, candidate, old)
+        columns.store(new, y + place, F32, 4)
 
 
 @emits
@@ -227,7 +222,7 @@ def recurring(gates: int, level: str, emulated: int, shifted: int, by_row: int) 
         lanes = min(UNITS, own.lanes)
         together = ROWS * lanes // UNITS  # the sums of these rows fit into registers
         integers = Integers((own.dot4 or own.pairs)(lanes, bool(emulated)), bool(shifted), bool(by_row))
-    many, one = _units(gates, integers, together), _units(gates, integers, 1)
+    many, one = (emits(_units, gates=gates, integers=integers, rows=n) for n in (together, 1))
     padding = 0 if integers is None else ONES * integers.how.silent("u8")
 
     def block(args: int, index: int) -> None:

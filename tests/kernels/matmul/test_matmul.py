@@ -244,8 +244,8 @@ def test_split_counts_the_panels_of_narrow_last_tiles():
     assert matmul.split(33, 21, 4, 1, 1, 10**6) == (33, 24)
 
 
-def compiled(made, cpu):
-    """What LLVM makes of a tile function for a CPU that this machine need not be: assembly text."""
+def compiled(body, cpu, **settings):
+    """What LLVM makes of an emitting function for a CPU that this machine need not be: assembly text."""
     import llvmlite.binding as llvm
     from llvmlite import ir
 
@@ -260,7 +260,7 @@ def compiled(made, cpu):
     module.triple = "x86_64-unknown-linux-gnu"
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 2), "f")
     b = Builder(ir.IRBuilder(function.append_basic_block()))
-    made.body(b, *(Value(b, x) for x in function.args))
+    body(b, *(Value(b, x) for x in function.args), **settings)
     b.ret_void()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
@@ -271,11 +271,12 @@ def compiled(made, cpu):
 @pytest.mark.parametrize(("a_dtype", "instruction"), [("u8", "tdpbusd"), ("s8", "tdpbssd")])
 def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instruction):
     amx = isa.level_named("amx").matrix
-    text = compiled(matrix.matrix_tile(amx, row_tiles, panels, a_dtype, False), "sapphirerapids")
+    settings = {"matrix": amx, "row_tiles": row_tiles, "emulated": False}
+    text = compiled(matrix.matrix_tile, "sapphirerapids", panels=panels, a_dtype=a_dtype, **settings)
     found = evidence.count(text)
     for name in ("tdpbusd", "tdpbssd", "tileloadd", "tilestored"):
         assert found.get(f"{name} tmm", 0) == text.count(f"\t{name}\t"), name
-    text += compiled(matrix.matrix_setup(amx, row_tiles, False), "sapphirerapids")
+    text += compiled(matrix.matrix_setup, "sapphirerapids", **settings)
     count = row_tiles * panels * 2 + (panels * 2 if row_tiles == 2 else 0)  # loop and tail, and again for 16 rows
     assert text.count(instruction) == count
     for name in ("ldtilecfg", "tilerelease", "tileloadd", "tilestored"):
@@ -290,7 +291,7 @@ def test_avx_vnni_compiles_to_its_instruction(kernel):
 
     rows, panels = kernel.tile[0], kernel.tile[1] // 16
     products = byte_products(kernel.isa, kernel.dtypes[0], False)
-    text = compiled(vector_tile(rows, 16 * panels, products, "rows"), "alderlake")
+    text = compiled(vector_tile, "alderlake", rows=rows, columns=16 * panels, products=products, layout="rows")
     lines = text.splitlines()
     products = [i for i, line in enumerate(lines) if "vpdpbusd" in line]
     assert len(products) == 2 * rows * panels * 2  # two vectors a panel; loop and tail
