@@ -142,7 +142,7 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 
     The field `weights` of the frame is the address of `Blend.weights`.
     """
-    locate, itemsize = blocks.tap_locator(ko, ki), STORAGE[dtype].itemsize
+    itemsize = STORAGE[dtype].itemsize
 
     def blend(b: Builder, spot: Spot) -> int:
         tables, left, channels = spot.fields("weights", "first", "channels")
@@ -150,7 +150,7 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
         inner = outer + WINDOWS.load(spot.windows, "height") * (8 * ko)
         down, across = ([(base + 8 * k).load(F64).to_float(F32) for k in range(n)]
                         for base, n in ((outer + spot.outer * (8 * ko), ko), (inner + spot.inner * (8 * ki), ki)))
-        locate(b, spot.windows, spot.image, spot.outer, spot.inner, spot.addresses)
+        blocks.store_taps(b, spot.windows, spot.image, spot.outer, spot.inner, spot.addresses, ko, ki)
         weights = [y * x for y in down for x in across]
         lines = [(spot.addresses + 8 * t).load(I64, 8) for t in range(ko * ki)]
 

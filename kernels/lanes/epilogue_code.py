@@ -1,4 +1,4 @@
-"""Emit LLVM code for the epilogues of kernels: `epilogue_function` makes the loops over a block of outputs.
+"""Emit LLVM code for the epilogues of kernels: `write_outputs` emits the loops over a block of outputs.
 
 Results equal `epilogues.evaluate`. The argument block of every kernel begins with HEADER_WORDS words for the kernel
 itself. Three words (`SLOT`) follow for each operand of the epilogue, and three for its output.
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from graphq.kernels.jit import Intrinsic, Loop, emits, tail_mask
+from graphq.kernels.jit import Loop, tail_mask
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.lanes.epilogues import Epilogue, FastForm, Form, SecondLook
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
@@ -93,7 +93,7 @@ class EpilogueEmitter:
     `first` has the address of the argument block, and the batch element, row and column of the first output. `root` is
     the output's expression. `others` are computed with it: in the exact form of an epilogue with a second look, whether
     an output needs it. Outputs that are or could be near a rounding tie are listed at address `entries` (see
-    `epilogue_function`). `beside` vectors with long expressions are computed side by side.
+    `write_outputs`). `beside` vectors with long expressions are computed side by side.
     """
 
     packs: BytePacking | None = None
@@ -345,50 +345,39 @@ def emitter_of(builder: Builder, epilogue: Epilogue, lanes: int, first: Sequence
                            entries=entries, beside=BESIDE if form == "fast" else 1)
 
 
-@cache
-def epilogue_function(epilogue: Epilogue, lanes: int, *, form: Form = "fast") -> Intrinsic:
-    """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
+def write_outputs(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
+                  ldacc: Value, entries: Value, *, epilogue: Epilogue, lanes: int, form: Form = "fast") -> Value:
+    """Emit the loops that write a block of outputs; returns the number of entries.
 
     The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
     accumulator of the block's output (r, c) is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
-    (1, 4, 8 or 16). The function accesses no memory outside of operands and outputs, not even in the tail of a row.
+    (1, 4, 8 or 16). The code accesses no memory outside of operands and outputs, not even in the tail of a row.
 
-    The function has three forms. If the epilogue has a fast form or a second look (see `epilogues`), it returns the
-    number of entries that it wrote to `entries`. It needs memory for an entry per vector and a spare entry:
+    The code has three forms. If the epilogue has a fast form or a second look (see `epilogues`), it returns the number
+    of entries that it wrote to `entries`. It needs memory for an entry per vector and a spare entry:
 
     - "fast" computes outputs with fewer operations. It writes an 8-byte entry for each group of GROUP rows and `lanes`
       columns that has an output near a tie: column << 32 | first row << 16 | other bits.
     - "exact" writes an entry for the outputs of one row that need a second look, with one bit per column.
     - "second_look" computes these outputs from the accumulators of the second look.
     """
-
-    @emits
-    def write(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
-              ldacc: Value, entries: Value) -> Value:
-        outputs = emitter_of(b, epilogue, lanes, (args, batch, i0, j0), form=form, entries=entries)
-        outputs.emit(rows, cols, acc, ldacc)
-        assert outputs.entries is not None
-        count: Value = b.load(outputs.entries.count)
-        return count
-
-    return write
+    outputs = emitter_of(b, epilogue, lanes, (args, batch, i0, j0), form=form, entries=entries)
+    outputs.emit(rows, cols, acc, ldacc)
+    assert outputs.entries is not None
+    count: Value = b.load(outputs.entries.count)
+    return count
 
 
-def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j) that returns `look.factors[number]` for column j, such as a weight scale.
+def factor(b: Builder, args: Value, batch: Value, j: Value, *, look: SecondLook, number: int) -> Value:
+    """Emit `look.factors[number]` for column j, such as a weight scale.
 
     The second sum of outputs near rounding ties needs this number. Its 4 bytes are returned as an integer.
     """
     expr = lower(look.factors[number])
 
-    @emits
-    def value(b: Builder, args: Value, batch: Value, j: Value) -> Value:
+    def leaf(node: Expr) -> Value:
+        slot, dtype, kind = node.value
+        operand = SlotOperand.read(b, (args, batch, b.value(I64, 0), j), slot, dtype, kind)
+        return widen(b, operand.address.load(STORAGE_IR[dtype]), dtype, 1)
 
-        def leaf(node: Expr) -> Value:
-            slot, dtype, kind = node.value
-            operand = SlotOperand.read(b, (args, batch, b.value(I64, 0), j), slot, dtype, kind)
-            return widen(b, operand.address.load(STORAGE_IR[dtype]), dtype, 1)
-
-        return emit(b, expr, 1, leaf).as_type(I32).sext(I64)
-
-    return value
+    return emit(b, expr, 1, leaf).as_type(I32).sext(I64)

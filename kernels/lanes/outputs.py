@@ -1,6 +1,6 @@
 """The functions of an epilogue that kernels call by address, in a table.
 
-The table's first function, `write`, writes a block of outputs (`epilogue_function`). If the epilogue has a fast form,
+The table's first function, `write`, writes a block of outputs (`write_outputs`). If the epilogue has a fast form,
 `exact` writes outputs by the exact form. The others are for the *second look*, the recomputation of outputs near a
 rounding tie from an f32 sum: `rewrite` is another form of the epilogue, and the rest return numbers that the f32 sum
 needs, such as a column's weight scale.
@@ -10,10 +10,11 @@ tile to `look_again`. With a second look, its function recomputes these outputs,
 `ties.attach` registers the former here, so kernels need not import `ties`.
 """
 from collections.abc import Callable
+from functools import partial
 
-from graphq.kernels.jit import Functions, FunctionTable, Intrinsic, modules, njit
+from graphq.kernels.jit import Functions, FunctionTable, emits, modules, njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, stack
-from graphq.kernels.lanes.epilogue_code import GROUP, epilogue_function, factor
+from graphq.kernels.lanes.epilogue_code import GROUP, factor, write_outputs
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import BYTES, lower
 from graphq.kernels.target.level import Level
@@ -31,7 +32,7 @@ LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stri
     batch, row, column     the indices of the tile's first output
     rows, columns          the size of the tile
     sums, stride           the tile's accumulators, and the bytes from one row of them to the next
-    entries                the groups of outputs that the epilogue listed (see `epilogue_code.epilogue_function`)
+    entries                the groups of outputs that the epilogue listed (see `epilogue_code.write_outputs`)
     frame                  the frame that the tile function was called with
 """
 LOOK_BYTES = LOOK.nbytes
@@ -117,12 +118,14 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
 
 def epilogue_functions(epilogue: Epilogue, lanes: int) -> Functions:
     """Make the module of an epilogue's functions, for vectors of `lanes`."""
-    functions: dict[str, Intrinsic] = {"write": epilogue_function(epilogue, lanes)}
+    written = partial(emits, write_outputs, epilogue=epilogue)
+    functions = {"write": written(lanes=lanes)}
     if epilogue.fast is not None:
-        functions["exact"] = epilogue_function(epilogue, lanes, form="exact")
+        functions["exact"] = written(lanes=lanes, form="exact")
     if epilogue.second_look is not None:
-        functions["rewrite"] = epilogue_function(epilogue, 1, form="second_look")
-        factors = (factor(epilogue.second_look, n) for n in range(len(epilogue.second_look.factors)))
+        functions["rewrite"] = written(lanes=1, form="second_look")
+        look = epilogue.second_look
+        factors = (emits(factor, look=look, number=n) for n in range(len(look.factors)))
         functions |= zip(NAMES[len(functions):], factors, strict=False)
     return Functions(speed=1, **functions)
 

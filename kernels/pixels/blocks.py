@@ -53,26 +53,23 @@ ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 """The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
 
 
-def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Value, Value], None]:
-    """Make a `store_addresses` without loops, for ko x ki taps; with (0, 0), return `store_addresses` itself."""
+def store_taps(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value, ko: int,
+               ki: int) -> None:
+    """Emit `store_addresses` without loops, for ko x ki taps; with (0, 0), emit `store_addresses` itself."""
     if not ko:
-        return store_addresses
+        return store_addresses(b, windows, image, outer, inner, addresses)
 
-    def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
+    def entries(table: str, index: Value, taps: int) -> list[Value]:
+        line = windows + WINDOWS.load(windows, table) + index * (8 * taps)
+        return [(line + 8 * k).load(I64, 8) for k in range(taps)]
 
-        def entries(table: str, index: Value, taps: int) -> list[Value]:
-            line = windows + WINDOWS.load(windows, table) + index * (8 * taps)
-            return [(line + 8 * k).load(I64, 8) for k in range(taps)]
-
-        pad, address = windows + WINDOWS.load(windows, "pad_row"), image
-        outers, inners = entries("outer_table", outer, ko), entries("inner_table", inner, ki)
-        for k, (down, across) in enumerate(product(outers, inners)):
-            offset = down + across
-            address = (offset >= 0).select(image + offset, pad)
-            address.store(addresses + 8 * k, 8)
-        address.store(addresses + 8 * ko * ki, 8)
-
-    return locate
+    pad, address = windows + WINDOWS.load(windows, "pad_row"), image
+    outers, inners = entries("outer_table", outer, ko), entries("inner_table", inner, ki)
+    for k, (down, across) in enumerate(product(outers, inners)):
+        offset = down + across
+        address = (offset >= 0).select(image + offset, pad)
+        address.store(addresses + 8 * k, 8)
+    address.store(addresses + 8 * ko * ki, 8)
 
 
 def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:

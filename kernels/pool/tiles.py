@@ -58,13 +58,12 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
-    locate = blocks.tap_locator(ko, ki)
 
     def reduce(b: Builder, spot: Spot) -> int:
         tables, left, channels = spot.fields("weights", "first", "channels")
         place, number, target = (spot.image, spot.outer, spot.inner), None, spot.target
         if ko:
-            locate(b, spot.windows, *place, spot.addresses)
+            blocks.store_taps(b, spot.windows, *place, spot.addresses, ko, ki)
         if how == "mean":
             count = spot.outer * WINDOWS.load(spot.windows, "width") + spot.inner
             number = (numbers_of(tables) + count * 8).load(F64).to_float(F32)

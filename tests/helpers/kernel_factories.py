@@ -15,7 +15,7 @@ from graphq.kernels.jit.intrinsics import (
     transpose_tiles,
 )
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
-from graphq.kernels.lanes.epilogue_code import emitter_of, epilogue_function
+from graphq.kernels.lanes.epilogue_code import emitter_of, write_outputs
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
 from graphq.kernels.target.products import dot4, flipped, pairs, saturating
@@ -135,7 +135,8 @@ def falling_asleep():
 
 def writing(stores, lanes):
     """Functions `write0`, `write1`, ... of epilogues."""
-    return Functions(**{f"write{k}": epilogue_function(epilogue, lanes) for k, epilogue in enumerate(stores)})
+    return Functions(**{f"write{k}": emits(write_outputs, epilogue=epilogue, lanes=lanes)
+                        for k, epilogue in enumerate(stores)})
 
 
 def from_registers(epilogue, lanes, rows, vectors):

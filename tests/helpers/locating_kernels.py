@@ -6,16 +6,14 @@ from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import load_s64
 from graphq.kernels.jit.values import I64, Builder, Value
 from graphq.kernels.operands.tile_frame import locate, locate_windows
-from graphq.kernels.pixels.blocks import tap_locator
+from graphq.kernels.pixels.blocks import store_taps
 
 
 def locating(ko, ki):
     """A block that stores the addresses of the taps of an output pixel; of any window where ko is 0."""
-    tap = tap_locator(ko, ki)
-
     @emits
     def block(b: Builder, args: Value, index: Value) -> None:
-        tap(b, *((args + 8 * word).load(I64) for word in range(5)))
+        store_taps(b, *((args + 8 * word).load(I64) for word in range(5)), ko, ki)
 
     return Functions(block=block)
 

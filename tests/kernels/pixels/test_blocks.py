@@ -44,4 +44,3 @@ def test_addresses_of_taps(ko, ki, unrolled):
 
 def test_windows_with_code_of_their_own():
     assert blocks.unrolled(4, 8) == (4, 8) and blocks.unrolled(3, 11) == (0, 0) and blocks.unrolled(1, 32) == (1, 32)
-    assert blocks.tap_locator(0, 0) is blocks.store_addresses
