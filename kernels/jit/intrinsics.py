@@ -9,7 +9,7 @@ reads the field again after each store.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,43 +43,30 @@ def call_block(b: Builder, function: Value, args: Value, index: Value) -> None:
     b.call(function.pointer(ir.FunctionType(ir.VoidType(), [I64, I64])), [args, index])
 
 
-def outer(number: int, arity: int) -> Intrinsic:
-    """Make the function (args, ...) -> intp that calls entry `number` of a function table.
+def call_entry(b: Builder, *values: Value, number: int) -> Value:
+    """Call entry `number` of a function table, and return its result, an intp.
 
-    The word FUNCTIONS of the argument block at `args` is the table's address. The function has `arity` arguments,
-    including `args`.
+    The first value is the address of an argument block; its word FUNCTIONS is the table's address.
     """
-
-    def call(b: Builder, *values: Value) -> Value:
-        table = (values[0] + 8 * FUNCTIONS).load_invariant(I64, 8)
-        function = (table + 8 * number).load_invariant(I64, 8)
-        return b.call(function.pointer(ir.FunctionType(I64, [I64] * arity)), values)
-
-    return emits(call, arity)
+    table = (values[0] + 8 * FUNCTIONS).load_invariant(I64, 8)
+    function = (table + 8 * number).load_invariant(I64, 8)
+    return b.call(function.pointer(ir.FunctionType(I64, [I64] * len(values))), values)
 
 
-def _reader(kind: Type, signed: bool, text: str) -> Callable[[int], int]:
-    def read(b: Builder, address: Value) -> Value:
-        x = address.load(kind)
-        return x if kind == I64 else x.sext(I64) if signed else x.zext(I64)
-
-    read.__name__ = f"load_{text}"
-    read.__doc__ = f"Load the {text} at `address`, as a 64-bit integer."
-    return emits(read)
+def _load(b: Builder, address: Value, *, kind: Type, signed: bool = True) -> Value:
+    """Load the integer of type `kind` at `address`, as a 64-bit integer."""
+    x = address.load(kind)
+    return x if kind == I64 else x.sext(I64) if signed else x.zext(I64)
 
 
-def _writer(kind: Type, text: str) -> Callable[[int, int], None]:
-    def write(b: Builder, address: Value, value: Value) -> None:
-        (value if kind == I64 else value.trunc(kind)).store(address)
-
-    write.__name__ = f"store_{text}"
-    write.__doc__ = f"Store the low bits of `value` as the {text} at `address`."
-    return emits(write)
+def _store(b: Builder, address: Value, value: Value, *, kind: Type) -> None:
+    """Store the low bits of `value` at `address`, as an integer of type `kind`."""
+    (value if kind == I64 else value.trunc(kind)).store(address)
 
 
-load_u8, load_s8 = _reader(I8, False, "u8"), _reader(I8, True, "s8")
-load_s32, load_s64 = _reader(I32, True, "s32"), _reader(I64, True, "s64")
-store_u8, store_s32, store_s64 = _writer(I8, "u8"), _writer(I32, "s32"), _writer(I64, "s64")
+load_u8, load_s8 = emits(_load, kind=I8, signed=False), emits(_load, kind=I8)
+load_s32, load_s64 = emits(_load, kind=I32), emits(_load, kind=I64)
+store_u8, store_s32, store_s64 = (emits(_store, kind=kind) for kind in (I8, I32, I64))
 
 
 def concatenated(vectors: Sequence[Value]) -> Value:

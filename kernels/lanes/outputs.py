@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from graphq.kernels.jit import Functions, FunctionTable, emits, modules, njit
-from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, stack
+from graphq.kernels.jit.intrinsics import Record, call_block, call_entry, load_s64, stack
 from graphq.kernels.lanes.epilogue_code import GROUP, factor, write_outputs
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import BYTES, lower
@@ -87,7 +87,8 @@ ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start
 NAMES = tuple(ARITIES)
 EPILOGUE_FUNCTIONS = Record(*NAMES, "lanes")
 """The table of an epilogue's functions: addresses (0 for missing functions), and the lanes of their vectors."""
-write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
+write, exact, rewrite, w_scale, w_zp, start = (
+    emits(call_entry, arity, number=n) for n, arity in enumerate(ARITIES.values()))
 
 
 @njit

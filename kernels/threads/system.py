@@ -84,25 +84,23 @@ class System(NamedTuple):
     """Wait until a native thread has ended."""
 
 
-def _calls(name: str, arity: int = 0, result: Type = I32, more: tuple[int, ...] | None = None) -> Intrinsic:
-    """Make the native function that calls a C function with `arity` words; its result is a C int, or a word.
+def _call(b: Builder, *values: Value, name: str, result: Type = I32, more: tuple[int, ...] | None = None) -> Value:
+    """Call a C function with these words; its result is a C int, or a word.
 
-    With `more`, the one argument is the address of a word; the C function gets this word and the numbers `more`.
+    With `more`, the one value is the address of a word; the C function gets this word and the numbers `more`.
     """
-    def call(b: Builder, *values: Value) -> Value:
-        words = values if more is None else (values[0].load(I64), *map(c64, more))
-        kind = ir.FunctionType(result, [I64] * len(words))
-        x = b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), words)
-        return x if result == I64 else x.sext(I64)
-
-    return emits(call, arity)
+    words = values if more is None else (values[0].load(I64), *map(c64, more))
+    kind = ir.FunctionType(result, [I64] * len(words))
+    x = b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), words)
+    return x if result == I64 else x.sext(I64)
 
 
-def _nothing(arity: int) -> Intrinsic:
-    def minus_one(b: Builder, *values: Value) -> Value:
-        return c64(-1)
+def _calls(name: str, arity: int = 0, **settings: Any) -> Intrinsic:
+    return emits(_call, arity, name=name, **settings)
 
-    return emits(minus_one, arity)
+
+def _nothing(b: Builder, *values: Value) -> Value:
+    return c64(-1)
 
 
 _sleep, _gettime = _calls("usleep", 1), _calls("clock_gettime", 2)
@@ -151,7 +149,7 @@ def _join_on_windows(thread: int) -> None:
 
 
 _POSIX = System(
-    wait=_poll, post=_mark, give_way=_calls("sched_yield"), this_core=_nothing(0), set_cores=_nothing(3),
+    wait=_poll, post=_mark, give_way=_calls("sched_yield"), this_core=emits(_nothing, 0), set_cores=emits(_nothing, 3),
     this_thread=_calls("pthread_self", result=I64), read_clock=_read_clock, tick=10**9,
     make_semaphore=lambda address: None, start_thread=_start,
     join_thread=lambda thread: ctypes.CDLL(None).pthread_join(ctypes.c_void_p(thread), None))
