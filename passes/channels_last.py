@@ -135,9 +135,7 @@ class _Placement:
                         for v, port in zip(node.inputs, form.operands, strict=True)]
             outs = graph.add_node(node.op, operands, {**node.attrs, **form.attrs}) if form.attrs else \
                 graph.add_again(node, operands)
-            made = outs[0].node
-            assert made is not None
-            made.meta = node.meta
+            outs[0].maker.meta = node.meta
             for old, new, moves in zip(node.outputs, outs, form.outputs, strict=True):
                 self._replace(old, new, moves)
 
@@ -147,8 +145,7 @@ class _Placement:
         if port == "aligned":
             return aligned(self.graph, value, len(node.output.shape or ()))
         if value not in self.other:
-            assert value.shape is not None
-            self.other[value] = moved(self.graph, value, to_last(len(value.shape)))
+            self.other[value] = moved(self.graph, value, to_last(value.type.rank))
         return self.other[value]
 
     def _replace(self, old: Value, new: Value, moves: bool) -> None:
@@ -157,12 +154,11 @@ class _Placement:
         Users that compute channels last then keep `old`; `_remake` replaces these users later.
         """
         if moves:
-            assert old.shape is not None
             self.other[old] = new
-            self.graph.labels.stands(new, old, to_last(len(old.shape)))
+            self.graph.labels.stands(new, old, to_last(old.type.rank))
             uses = [u for u in old.uses if (side := self._user(u)) != LAST and side not in self.last]
             if uses:
-                new = moved(self.graph, new, to_first(len(old.shape)))
+                new = moved(self.graph, new, to_first(old.type.rank))
                 self.graph.replace_uses(old, new, uses)
             self.graph.labels.replaced(old, new)
         else:

@@ -169,9 +169,8 @@ class GatherWeights(Rewrite):
         groups = _groups(node)
         axis = match.root.attrs["axis"] % len(groups)
         picked = [g.gather(g.add_constant(x), i, axis=axis) for x in _constants(node)]
-        assert i.shape is not None
         return g.dynamic_dequantize(*picked, qtype="per_group", dtype=node.output.dtype,
-                                    group_shape=[*groups[:axis], *[1] * len(i.shape), *groups[axis + 1:]])
+                                    group_shape=[*groups[:axis], *[1] * i.type.rank, *groups[axis + 1:]])
 
 
 class CastDequantizedWeights(OfWeights):
@@ -237,11 +236,11 @@ class PadWeights(Rewrite):
     def replace(self, g: Graph, x: Value, bias: Value | None, match: Match) -> Value:
         node, along = _weights(match), 1 if match.root.attrs["transpose_b"] else 0
         groups = _padded(node, along)
-        assert groups is not None and x.shape is not None
+        assert groups is not None
         w, *numbers = _constants(node)
         more = -w.shape[along] % groups[along]
         w = np.pad(w, [(0, more if k == along else 0) for k in range(2)])
-        zeros = [0] * (len(x.shape) - 1)
+        zeros = [0] * (x.type.rank - 1)
         x = g.pad(x, pads_begin=[*zeros, 0], pads_end=[*zeros, more])
         y = g.dynamic_dequantize(*map(g.add_constant, (w, *numbers)), qtype="per_group", group_shape=list(groups),
                                  dtype=node.output.dtype)
@@ -275,9 +274,7 @@ def stays_compressed(w: Value, transposed: bool) -> bool:
 
 
 def _weights(match: Match) -> Node:
-    node = uncast(match.root.operand(1)).node
-    assert node is not None
-    return node
+    return uncast(match.root.operand(1)).maker
 
 
 def _groups(node: Node) -> tuple[int, ...]:

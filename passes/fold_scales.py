@@ -55,8 +55,7 @@ class BatchNormAsScale(Rewrite):
         return None if all(np.isfinite(p).all() for p in _affine(match.root)) else "the scale or shift is not finite"
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        assert x.shape is not None
-        ones = (1,) * (len(x.shape) - 2) if match.root.attrs["data_format"] == "NCX" else ()
+        ones = (1,) * (x.type.rank - 2) if match.root.attrs["data_format"] == "NCX" else ()
         a, b = (p.reshape(-1, *ones) for p in _affine(match.root))
         y = g.add(g.multiply(x, a), b)
         return y if x.dtype == f32 else g.type_cast(y, dtype=x.dtype)
@@ -262,5 +261,4 @@ def _finite(x: np.ndarray) -> np.ndarray:
 def _made(g: Graph, value: Value, folded: Folded) -> Value:
     if isinstance(folded, np.ndarray):
         return g.constant(folded)
-    assert value.node is not None
-    return g.add_node(value.node.op, value.node.inputs, folded)[0]
+    return g.add_node(value.maker.op, value.maker.inputs, folded)[0]

@@ -130,9 +130,8 @@ class GatherBeforeDequantize(Rewrite):
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
-            assert x.shape is not None and i.shape is not None
-            channels, at = attrs["axis"] % len(x.shape), axis % len(x.shape)
-            attrs = {**attrs, "axis": channels + (len(i.shape) - 1 if channels > at else 0)}
+            channels, at = attrs["axis"] % x.type.rank, axis % x.type.rank
+            attrs = {**attrs, "axis": channels + (i.type.rank - 1 if channels > at else 0)}
         return g.dequantize(g.gather(x, i, axis=axis), **attrs)
 
 

@@ -26,9 +26,8 @@ class VectorAsColumn(Rewrite):
 
     def replace(self, g: Graph, x: Value, w: Value, match: Match) -> Value:
         node = match.root
-        assert x.shape is not None and w.data is not None
-        (y,) = g.add_node(node.op, [x, g.constant(w.data[:, None])], {**node.attrs, "transpose_b": False})
-        return g.static_reshape(y, shape=[0] * (len(x.shape) - 1), special_zero=True)
+        (y,) = g.add_node(node.op, [x, g.constant(w.array[:, None])], {**node.attrs, "transpose_b": False})
+        return g.static_reshape(y, shape=[0] * (x.type.rank - 1), special_zero=True)
 
 
 class SplitBiasOfRows(Rewrite):

@@ -36,8 +36,7 @@ class RowsLast(Rewrite):
     def replace(self, g: Graph, match: Match) -> Value:
         """Move the axes to the end, merge them, apply the operation to the merged axis, and move the result back."""
         node = match.root
-        x, *more = node.inputs
-        assert x is not None
+        x, *more = node.operand(0), *node.inputs[1:]
         dims, axes = x.type.dims, axes_of(node)
         others = [k for k in range(len(dims)) if k not in axes]
         order = [*others, *axes]

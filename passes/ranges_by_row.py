@@ -38,8 +38,7 @@ def _rows_of(g: Graph, product: Node, *quantized: Value | None) -> tuple[Value, 
     assert x is not None
     if "strides" not in product.attrs:
         return quantized_rows(g, x)
-    assert x.shape is not None  # convolutions know it
-    return quantized_rows(g, x, range(1, len(x.shape)))
+    return quantized_rows(g, x, range(1, x.type.rank))
 
 
 class IntegerProductByRow(Rewrite):
@@ -97,12 +96,11 @@ class DequantizedByRow(OfProducts):
         return NOT_DYNAMIC if match.root.output.dtype != f32 or _quantized(*x.node.inputs) is None else None
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
-        assert x.node is not None
         product = match.root
         second = _quantized(*w.node.inputs) if w.node is not None and w.node.op.name == "dynamic_dequantize" else None
         if second is not None:
-            return getattr(g, product.op.name)(_quantized(*x.node.inputs), second, bias, **product.attrs)
-        rows, scales = _rows_of(g, product, *x.node.inputs)
+            return getattr(g, product.op.name)(_quantized(*x.maker.inputs), second, bias, **product.attrs)
+        rows, scales = _rows_of(g, product, *x.maker.inputs)
         y = getattr(g, product.op.name)(g.dequantize(rows, scales=[1.0], zps=[ROW_ZERO]), w, **product.attrs)
         return with_bias(g, product, g.multiply(y, scales), bias)
 

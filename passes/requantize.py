@@ -153,8 +153,7 @@ class StaticDequantize(Rewrite):
 
     def replace(self, g: Graph, x: Value, scales: Value, zps: Value, match: Match) -> Value:
         if x.dtype in WIDER:
-            assert x.data is not None
-            x = g.constant(x.data.astype(WIDER[x.dtype].numpy))
+            x = g.constant(x.array.astype(WIDER[x.dtype].numpy))
         return g.dequantize(x, **_attributes(match.root, scales, zps))
 
 
@@ -189,10 +188,9 @@ def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None, *, zero
 
 
 def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
-    assert scales.data is not None
     numbers = None if zps is None or zps.data is None else zps.data.reshape(-1).tolist()
     return {"qtype": node.attrs["qtype"], "axis": node.attrs["axis"], "zps": numbers,
-            "scales": scales.data.astype(np.float32).reshape(-1).tolist()}
+            "scales": scales.array.astype(np.float32).reshape(-1).tolist()}
 
 
 class DropRequantize(Rewrite):

@@ -164,8 +164,7 @@ def _structure(node: Node, match: Callable[[Value | None], Value | None]) -> obj
 
 
 def _of_weights(x: Value, y: Value) -> Weights | None:
-    a, b = x.data, y.data
-    assert a is not None and b is not None
+    a, b = x.array, y.array
     bits = [np.ascontiguousarray(z).reshape(-1).view(f"u{z.dtype.itemsize}") for z in (a, b)]
     other = np.flatnonzero(bits[0] != bits[1])
     if not other.size:

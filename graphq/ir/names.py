@@ -165,8 +165,7 @@ def _operand(value: Value | None) -> str:
 def _unnamed(value: Value) -> str:
     if value.data is not None:
         return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
-    assert value.node is not None  # only inputs have no node, and inputs have names
-    name = value.node.op.name
+    name = value.maker.op.name  # only inputs have none, and inputs have names
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 

@@ -156,6 +156,19 @@ class Value:
         return self.node.attrs["value"] if self.node is not None and self.node.op.name == "constant" else None
 
     @property
+    def array(self) -> np.ndarray:
+        """The array of a constant. It must be a constant."""
+        data = self.data
+        assert data is not None, f"{self!r} is not a constant"
+        return data
+
+    @property
+    def maker(self) -> Node:
+        """The node that computes the value. It must not be an input of the graph."""
+        assert self.node is not None, f"{self!r} is an input"
+        return self.node
+
+    @property
     def users(self) -> list[Node]:
         """The nodes that use this value, without duplicates, in graph order."""
         return sorted({u.node for u in self.uses if u.node is not None}, key=GRAPH_ORDER)

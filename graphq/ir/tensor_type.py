@@ -49,6 +49,13 @@ class TensorType:
         return self.shape  # type: ignore[return-value]  # mypy does not see that no dimension is None
 
     @property
+    def rank(self) -> int:
+        """The number of dimensions. Raises GraphError if it is unknown."""
+        if self.shape is None:
+            raise GraphError(f"the rank of {self} is not known")
+        return len(self.shape)
+
+    @property
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.dims)

@@ -114,8 +114,7 @@ def _finite_if(wild: np.ndarray | np.bool_) -> np.ndarray:
 
 def _result(node: Node, twins: Mapping[Value | None, Value], given: Sequence[Cells]) -> Cells:
     """What is known of a node's results in the long graph. Results of an operation without a rule are LOST."""
-    name, twin = node.op.name, twins[node.outputs[0]].node
-    assert twin is not None
+    name, twin = node.op.name, twins[node.outputs[0]].maker
     if name == "constant":
         return _constant(node.attrs["value"], twin.attrs["value"], _box(twin.output))
     if name in MOVES and (name != "gather" or all(list(n.operands)[1].data is not None for n in (node, twin))):

@@ -241,7 +241,7 @@ def _gathered(node: Node, axes: Axes) -> int | None:
 
 def _product(node: Node, axes: Axes) -> int | None:
     """The rule of matmuls: the row axis may be any axis of an operand except the axis that is summed."""
-    a, b = node.inputs[:2]
+    a, b = node.operand(0), node.operand(1)
     rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
     if any(x is not None for x in axes[2:]) or min(last) < 1:
         return None
@@ -254,7 +254,6 @@ def _product(node: Node, axes: Axes) -> int | None:
         if x is not None:
             found.add(to if x >= end - 1 else x + rank - 1 - end)
     out = found.pop()
-    assert a is not None and b is not None
     if found or out >= rank - 2 and None not in (p, q):
         return None
     if out < rank - 2:

@@ -65,8 +65,7 @@ def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, A
     with graph.before(node, [node]):
         outs = graph.add_node(node.op, operands, attrs)
     for made in outs[:1]:
-        assert made.node is not None
-        made.node.meta = node.meta
+        made.maker.meta = node.meta
     for old, new in zip(node.outputs, (*outs[:at], *outs[at + more:]), strict=True):
         graph.replace_uses(old, new)
     graph.prune([node])

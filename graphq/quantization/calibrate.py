@@ -58,8 +58,7 @@ class Reordered(LazyBatches):
 def in_unit(graph: Graph, *values: Value) -> list[Value]:
     """The largest magnitude of the last value, then the values divided by it: f32 can hold the squares of these."""
     last = values[-1]
-    assert last.shape is not None
-    unit = graph.maximum(graph.reduce_max(graph.abs(last), axes=[*range(len(last.shape))]), np.float32(LEAST))
+    unit = graph.maximum(graph.reduce_max(graph.abs(last), axes=[*range(last.type.rank)]), np.float32(LEAST))
     return [unit, *(graph.divide(v, unit) for v in values)]
 
 

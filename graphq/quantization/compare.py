@@ -280,9 +280,7 @@ def switch(g: Graph, product: LinearLayer, shared: Collection[str]) -> bool:
             nodes.add(x.node)
             waiting += x.node.operands
     result = made[product.name]
-    place = result.node
-    assert place is not None
-    late = any(x.node is not None and x.node.position > place.position for x in known.values())
+    late = any(x.node is not None and x.node.position > result.maker.position for x in known.values())
     operands = set(known.values())
     inside = reached([result], lambda x: () if x.node is None or x in operands else x.node.operands) - operands
     quantized = any(x.node is not None and x.node.op.name in DEQUANTIZES for x in inside)

@@ -93,8 +93,7 @@ def _by_rows(product: LinearLayer, scheme: Scheme, weights: insert.QuantizedWeig
         if bias is not None:
             y = graph.add(y, bias)
     product.replace(y)
-    assert sums.node is not None
-    insert.insert_weights(LinearLayer(sums.node), scheme, None, weights)
+    insert.insert_weights(LinearLayer(sums.maker), scheme, None, weights)
 
 
 def _layer_of(product: LinearLayer) -> Node | None:
@@ -109,9 +108,8 @@ def _layer_of(product: LinearLayer) -> Node | None:
 
 def _quantize_states(node: Node, scheme: Scheme) -> None:
     """lstm(gates, r, ...) -> lstm(gates, rint(r / scales), ..., scales), one scale for each row of r"""
-    graph, weights = node.graph, node.operand(1).data
-    assert weights is not None
-    q, p = insert.integers(weights, 0 if scheme.per_channel else None, insert.LARGEST[scheme.weight_bits])
+    graph = node.graph
+    q, p = insert.integers(node.operand(1).array, 0 if scheme.per_channel else None, insert.LARGEST[scheme.weight_bits])
     h, c, _, *more = (*node.inputs[2:], None, None, None)[:max(3, len(node.inputs) - 2)]
     with graph.before(node):
         integer, scales = graph.constant(q.astype(np.float32)), graph.constant(np.array(p.scales, np.float32))

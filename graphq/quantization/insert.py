@@ -240,8 +240,7 @@ class QuantizedWeights:
         value, how = product.factors[number], along(product, scheme)
         key = value, how, rest
         if key not in self._made:
-            assert value.data is not None
-            q, p = integers(rest_of_weights(value.data, *how) if rest else value.data, *how)
+            q, p = integers(rest_of_weights(value.array, *how) if rest else value.array, *how)
             with product.node.graph.before(product.node):
                 self._made[key] = product.node.graph.constant(q), p
         return self._made[key]
@@ -283,8 +282,7 @@ def _insert_bias(product: LinearLayer, left: Parameters, right: Parameters) -> N
 
 def replace_operand(node: Node, number: int, value: Value) -> None:
     """Replace one operand of `node` by `value`, and remove nodes that only the old operand used."""
-    graph, old = node.graph, node.inputs[number]
-    assert old is not None
+    graph, old = node.graph, node.operand(number)
     uses: list[Any] = [u for u in old.uses if u.node is node and u.number == number]
     graph.replace_uses(old, value, uses)
     if old.node is not None and not old.uses:

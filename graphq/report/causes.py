@@ -172,11 +172,10 @@ class Analysis(Fusions):
 
     def _between(self, value: Value, user: Node, last: Node, fusion: str) -> Reason | None:
         """Why no partition can contain both `user` and the operation that computes `value`; None if a partition can."""
-        assert value.node is not None
         given, refused = self.given, None if user.op.name in ANCHORS else refuses(user)
         if user is last and refused is not None:
             return Reason(last, fusion, COMPUTED, last, last.output, refused, "quantize to u8 or s8")
-        if value.node.op.name in DEQUANTIZES and (unsupported := self.anchored(value.node, user)) is not None:
+        if value.maker.op.name in DEQUANTIZES and (unsupported := self.anchored(value.maker, user)) is not None:
             return self._refused_reader(last, fusion, user, value, unsupported)
         if user.op.name in ANCHORS or refused is not None:
             return self._reads_floats(value, user, last, fusion, self._all_like(value, user), refused)

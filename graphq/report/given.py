@@ -144,8 +144,7 @@ class Given:
     def under(self, value: Value) -> Value:
         """The value before the reorders that passes added in front of `value`."""
         while self.added(value.node):
-            assert value.node is not None
-            value = next(value.node.operands)
+            value = next(value.maker.operands)
         return value
 
     def users(self, value: Value) -> list[Node]:

@@ -228,8 +228,7 @@ def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value
     operands.
     """
     def dequantized(v: Value) -> bool:
-        assert v.node is not None
-        return v.node.op.name in DEQUANTIZES and (constants or next(v.node.operands).data is None)
+        return v.maker.op.name in DEQUANTIZES and (constants or next(v.maker.operands).data is None)
 
     return path_up(value, given, dequantized, lambda node: node.op.name not in PRODUCTS, constants=constants)
 

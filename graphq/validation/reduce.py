@@ -12,6 +12,7 @@ import numpy as np
 from graphq.errors import GraphqError
 from graphq.ir import SHORT, Graph, Node, TensorType, Value, copies, to_text
 from graphq.ir.verify import verify
+from graphq.ops.rules import with_axis
 from graphq.validation.subgraphs import all_nodes, changed, rebuilt, subgraph
 
 TRIALS = 2000
@@ -117,18 +118,17 @@ def _with_constants(graph: Graph, nodes: Sequence[Node]) -> Graph:
 
 def fewer_nodes(graph: Graph) -> Iterator[Candidate]:
     """Remove one node. An operand of the same type replaces the node's result, or the node's results become inputs."""
-    for k, node in enumerate(graph.nodes):
-        for operand, v in enumerate(node.inputs):
-            if v is not None and len(node.outputs) == 1 and v.type == node.output.type:
-                yield partial(_bypassed, graph, k, operand)
+    for node in graph.nodes:
+        for v in node.operands:
+            if len(node.outputs) == 1 and v.type == node.output.type:
+                yield partial(_replaced, graph, node.output, v)
         yield partial(subgraph, graph, [n for n in graph.nodes if n is not node])
 
 
-def _bypassed(graph: Graph, node: int, operand: int) -> Graph:
+def _replaced(graph: Graph, old: Value, new: Value) -> Graph:
     out = graph.copy()
-    instead = out.nodes[node].inputs[operand]
-    assert instead is not None
-    out.replace_uses(out.nodes[node].output, instead)
+    same = dict(zip(graph.values, out.values, strict=True))
+    out.replace_uses(same[old], same[new])
     out.prune()
     return subgraph(out, out.nodes)
 
@@ -161,13 +161,7 @@ def fewer_inputs(graph: Graph) -> Iterator[Candidate]:
     for k, v in enumerate(graph.inputs):
         for j in range(k):
             if graph.inputs[j].type == v.type:
-                yield partial(_merged, graph, k, j)
-
-
-def _merged(graph: Graph, gone: int, kept: int) -> Graph:
-    out = graph.copy()
-    out.replace_uses(out.inputs[gone], out.inputs[kept])
-    return subgraph(out, out.nodes)
+                yield partial(_replaced, graph, v, graph.inputs[j])
 
 
 def smaller_sizes(graph: Graph) -> Iterator[Candidate]:
@@ -194,8 +188,7 @@ def _smaller(size: int) -> list[int]:
 
 
 def _with_axis(graph: Graph, changed: Value, axis: int, size: int) -> Graph:
-    assert changed.shape is not None
-    smaller = TensorType(changed.dtype, (*changed.shape[:axis], size, *changed.shape[axis + 1:]))
+    smaller = with_axis(changed.type, axis, size)
     return rebuilt(graph, types=lambda v: smaller if v is changed else v.type)
 
 

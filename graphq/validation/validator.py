@@ -83,10 +83,7 @@ class Validator:
         for step in single_passes(passes):
             if _raises(step, self.snapshot.graph):
                 least = reduce_graph(self.snapshot.graph, partial(_raises, step), trials=TRIALS)
-                test = as_test(step, least)
-                return PassError(f"pass {pass_name(step)} raises {type(error).__name__}: {error}\n"
-                                 f"The smallest graph that was found has {counted(len(least.nodes), 'node')}. "
-                                 f"As a test:\n\n{test}", pass_name(step), test)
+                return _with_test(step, f"raises {type(error).__name__}: {error}", least)
         return error
 
     def _difference(self, step: Pass, graph: Graph) -> str | None:
@@ -125,22 +122,22 @@ class Validator:
             return PassError(f"pass {name} changed the graph's numbers: {text}; a second run on the same graph does "
                              "not, so there is no smaller graph", name, None)
         least = reduce_graph(start, lambda g: failure(step, g) is not None, trials=TRIALS)
-        found = failure(step, least)
         nodes = counted(len(start.nodes), "node")
         where = text or f"in a part of the graph, {nodes}: {failure(step, start)}"
-        test = as_test(step, least)
-        return PassError(f"pass {name} changed the graph's numbers: {where}\n"
-                         f"The smallest graph that was found has {counted(len(least.nodes), 'node')}, {found}. "
-                         f"As a test:\n\n{test}", name, test)
+        return _with_test(step, f"changed the graph's numbers: {where}", least, f", {failure(step, least)}")
+
+
+def _with_test(step: Pass, fault: str, least: Graph, how: str = "") -> PassError:
+    test, nodes = as_test(step, least), counted(len(least.nodes), "node")
+    return PassError(f"pass {pass_name(step)} {fault}\nThe smallest graph that was found has {nodes}{how}. "
+                     f"As a test:\n\n{test}", pass_name(step), test)
 
 
 def _raises(step: Pass, graph: Graph) -> bool:
     try:
         step(detached(graph))
-    except GraphError:
-        return True
-    except Exception:  # a user's pass may raise anything
-        return False
+    except Exception as e:  # a user's pass may raise anything
+        return isinstance(e, GraphError)
     return False
 
 

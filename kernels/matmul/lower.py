@@ -221,8 +221,7 @@ def _quantized(body: Graph, node: Node,
 
 
 def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
-    a, b, *zps = (*node.inputs, None, None)[:4]
-    assert a is not None and b is not None
+    a, b, zps = node.operand(0), node.operand(1), (*node.inputs[2:], None, None)
     fields = matmul_fields(body, node, a, b)
     return IntegerMatmul(
         **fields, a_zp=_zero_points(zps[0], body, constants, (*fields["rows"], 1), -2),

@@ -16,7 +16,6 @@ bf16, the dequantized weights are first rounded to this dtype. The products are 
 """
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from math import gcd, prod
 
 import numpy as np
@@ -143,11 +142,9 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
     """
     e = EpilogueBuilder(result_dims(body), anchored=True)
     node = next(n for n in body.nodes if n.op.name == "matmul")
-    left, right = (v.node for v in islice(node.operands, 2))
-    assert right is not None
+    left, right = node.operand(0).node, node.operand(1).maker
     casts = [right] if right.op.name == "type_cast" else []
-    right = next(right.operands).node if casts else right
-    assert right is not None
+    right = next(right.operands).maker if casts else right
     if left is not None and left.op.name == right.op.name == "dequantize":
         raise Unsupported("weights with one known scale per tensor or column belong to the family of matmuls")
     if casts and casts[0].output.dtype != f32:

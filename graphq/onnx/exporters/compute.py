@@ -9,7 +9,7 @@ from graphq.dtypes import f32
 from graphq.errors import GraphError
 from graphq.ir import OPS, Node, Value
 from graphq.kernels.numbers.recurrent import offset_of
-from graphq.onnx.exporters.writer import GraphWriter, exports, rank
+from graphq.onnx.exporters.writer import GraphWriter, exports
 from graphq.onnx.importers.conv import AUTO_PAD
 from graphq.onnx.importers.importer import MICROSOFT
 from graphq.onnx.importers.norm import REDUCTIONS
@@ -73,8 +73,8 @@ def along_channels(w: GraphWriter, node: Node) -> None:
     """Write PRelu or Add. A vector along channels-first data is reshaped to [channels, 1, ...]."""
     x, vector = node.operands
     name, first = w.name(vector), node.attrs["data_format"] == "NCX"
-    if first and rank(vector) == 1 and node.attrs.get("per_channel_broadcast", True):
-        name = w.add("Reshape", [name, w.integers(-1, *[1] * (rank(x) - 2))])
+    if first and vector.type.rank == 1 and node.attrs.get("per_channel_broadcast", True):
+        name = w.add("Reshape", [name, w.integers(-1, *[1] * (x.type.rank - 2))])
     w.add("PRelu" if node.op.name == "prelu" else "Add", [w.name(x), name], [w.name(node.output)])
 
 
@@ -106,24 +106,23 @@ def _same_dtype(node: Node) -> None:
 def matmul(w: GraphWriter, node: Node) -> None:
     """Write MatMul, with a Transpose before transposed operands and an Add for the bias."""
     _same_dtype(node)
-    a, b = (_swapped(w, node.inputs[k], node.attrs[name]) for k, name in enumerate(("transpose_a", "transpose_b")))
+    a, b = (_swapped(w, node.operand(k), node.attrs[name]) for k, name in enumerate(("transpose_a", "transpose_b")))
     if len(node.inputs) < 3:
         w.add("MatMul", [a, b], [w.name(node.output)])
     else:
         w.add("Add", [w.add("MatMul", [a, b]), w.name(node.inputs[2])], [w.name(node.output)])
 
 
-def _swapped(w: GraphWriter, x: Value | None, transposed: bool) -> str:
-    assert x is not None
-    if not transposed or rank(x) < 2:
+def _swapped(w: GraphWriter, x: Value, transposed: bool) -> str:
+    if not transposed or x.type.rank < 2:
         return w.name(x)
-    return w.add("Transpose", [w.name(x)], perm=[*range(rank(x) - 2), rank(x) - 1, rank(x) - 2])
+    return w.add("Transpose", [w.name(x)], perm=[*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2])
 
 
 def _channels(w: GraphWriter, node: Node, op_type: str, weights: list[str], attrs: dict[str, Any]) -> None:
     """Write a node with channels first. If the operation has channels last, a Transpose precedes and follows it."""
     x = next(node.operands)
-    r = rank(x)
+    r = x.type.rank
     if node.attrs["data_format"] == "NCX":
         w.add(op_type, [w.name(x), *weights], [w.name(node.output)], **attrs)
         return
@@ -146,16 +145,15 @@ def convolution(w: GraphWriter, node: Node) -> None:
     """Write Conv with weights in format OIX, or ConvTranspose with weights in format IOX."""
     _same_dtype(node)
     transposed = node.op.name == "conv_transpose"
-    weights, form = node.inputs[1], node.attrs["weights_format"]
-    assert weights is not None
+    weights, form = node.operand(1), node.attrs["weights_format"]
     attrs = {"group": node.attrs["groups"], **_windows(node.attrs)}
     if transposed:
         if "auto_pad" in attrs:
             raise GraphError("auto_pad means something else in ONNX's ConvTranspose: use pads_begin and pads_end")
-        count = rank(weights) - 2
+        count = weights.type.rank - 2
         attrs["output_padding"] = list(node.attrs["output_padding"] or [0] * count)[:count]
     name = w.name(weights)
-    out, into, *spatial = weight_axes(form, rank(weights) - 2)
+    out, into, *spatial = weight_axes(form, weights.type.rank - 2)
     order = [into, out, *spatial] if transposed else [out, into, *spatial]
     if order != sorted(order):
         name = w.add("Transpose", [name], perm=order)

@@ -32,8 +32,7 @@ def dynamic(w: GraphWriter, node: Node) -> None:
     """Write the operator with scales and zero points as operands; zero points must have the quantized dtype."""
     a = node.attrs
     quantize = node.op.name == "dynamic_quantize"
-    src, scale, *rest = node.inputs
-    assert src is not None and scale is not None
+    src, scale, rest = node.operand(0), node.operand(1), node.inputs[2:]
     dtype = a["dtype"] if quantize else src.dtype
     if rest and rest[0] is not None and rest[0].dtype != dtype:
         raise GraphError(f"a zero point must be {dtype} in ONNX, got {rest[0].type}")
@@ -54,8 +53,7 @@ def dynamic(w: GraphWriter, node: Node) -> None:
 def linear(w: GraphWriter, node: Node) -> None:
     """Write the operator with the same attributes; raises GraphError if it needs a newer operator set."""
     a = node.attrs
-    src, scale, *rest = node.inputs
-    assert src is not None and scale is not None
+    src, scale, rest = node.operand(0), node.operand(1), node.inputs[2:]
     attrs = {"axis": a["axis"], "block_size": a["block_size"]}
     if node.op.name == "dequantize_linear":
         w.node(node, "DequantizeLinear", **attrs, **_output_dtype(w, a["dtype"], scale.dtype))

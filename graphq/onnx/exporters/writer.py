@@ -147,10 +147,3 @@ def declared(w: GraphWriter, node: Node) -> None:
             raise GraphError(f"ONNX's operator does not round to {node.attrs[name]}; use a type_cast"
                              if name == "dtype" else f"{op.onnx} has no {name}")
     w.node(node, op.onnx, *(w.constant(np.asarray(x, np.int64)) for x in inputs.values()), **attrs)
-
-
-def rank(value: Value) -> int:
-    """The number of dimensions; raises GraphError if it is not known."""
-    if value.shape is None:
-        raise GraphError(f"the rank of {value.type} is not known")
-    return len(value.shape)

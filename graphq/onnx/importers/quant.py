@@ -256,8 +256,7 @@ def _check_constant(c: Call, p: QuantizationOperands, *, zeros: bool = True) -> 
 
 
 def _scales(p: QuantizationOperands) -> list[float]:
-    assert p.scale.data is not None
-    scales: list[float] = p.scale.data.astype(np.float64).ravel().tolist()
+    scales: list[float] = p.scale.array.astype(np.float64).ravel().tolist()
     return scales
 
 
@@ -265,8 +264,7 @@ def _zero_points(c: Call, p: QuantizationOperands, dtype: DType) -> list[int] | 
     """The zero points as an attribute; None for floats and s32, whose zero points must be 0."""
     if p.zero_point is None:
         return None
-    data = p.zero_point.data
-    assert data is not None
+    data = p.zero_point.array
     if p.zero_point.dtype != dtype:
         c.refuse(f"the zero point must be {dtype}, got {p.zero_point.type}")
     if dtype.kind == "float" or dtype == t.s32:
