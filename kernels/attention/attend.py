@@ -11,7 +11,7 @@ from functools import partial
 
 from graphq.base.sizes import assumed, largest
 from graphq.kernels.attention.cache import WIDTHS
-from graphq.kernels.jit import Functions, Loop, Type, emits, load_first, modules, store_first
+from graphq.kernels.jit import Loop, Type, block_module, load_first, modules, store_first
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
 from graphq.kernels.jit.values import F32, I8, I16, I32, I64, Builder, Value, c64, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns, widen
@@ -235,35 +235,31 @@ class _Block:
         return own
 
 
-def attending(rows: int, size: int, kept: str, rotary: int, interleaved: int, capped: int, biased: int,
-              sunk: int) -> Functions:
-    """Make the block function for tiles of `rows` query rows, heads of `size` numbers and caches of type `kept`."""
+@block_module
+def attending(b: Builder, args: Value, index: Value, *, rows: int, size: int, kept: str, rotary: int, interleaved: int,
+              capped: int, biased: int, sunk: int) -> None:
+    """Compute tiles of `rows` query rows, for heads of `size` numbers and caches of type `kept`."""
     turn = partial(rotate, interleaved=bool(interleaved)) if rotary else None
-
-    @emits
-    def block(b: Builder, args: Value, index: Value) -> None:
-        x = _Block(b, args, index, rows, size, kept)
-        window, causal = x.fields("window", "causal")
-        with Loop(b, (smaller(x.begin + x.each, x.m) - x.begin + (rows - 1)) // rows) as tile:
-            with Loop(b, c64(rows), [x.capacity, c64(0), c64(0), x.capacity]) as loop:
-                low, common, high, until = loop.values
-                row = smaller(x.begin + tile.k * rows + loop.k, x.m - 1)
-                last = causal.ne(0).select(x.before + row.udiv(x.shared) + 1, x.length + 1)
-                first = window.ne(0).select(larger(last - window, 0), 0)
-                x.describe(loop.k, row, last, first, turn, biased, sunk)
-                loop.update([smaller(low, first), larger(common, first), larger(high, last), smaller(until, last)])
+    x = _Block(b, args, index, rows, size, kept)
+    window, causal = x.fields("window", "causal")
+    with Loop(b, (smaller(x.begin + x.each, x.m) - x.begin + (rows - 1)) // rows) as tile:
+        with Loop(b, c64(rows), [x.capacity, c64(0), c64(0), x.capacity]) as loop:
             low, common, high, until = loop.values
-            base = low // BLOCK * BLOCK
-            _scores(b, args, x.room, x.lines, x.stride, x.keys, x.key_scale, base, high, rows=rows, size=size,
-                    capped=bool(capped), biased=bool(biased), kept=kept)
-            with Loop(b, c64(rows)) as loop:
-                line = x.lines + x.stride * loop.k + (LINE - 4 * sunk)
-                stats = x.room + loop.k * LINE + 8 * ROW.number("stats")
-                store_numbers(b, "softmax", line, high - base + sunk, line, stats, c64(4), c64(0))
-            _outputs(b, x.room, x.lines, x.stride, x.values, x.value_scale, base, high, common, until, rows=rows,
-                     size=size, kept=kept)
-
-    return Functions(block=block)
+            row = smaller(x.begin + tile.k * rows + loop.k, x.m - 1)
+            last = causal.ne(0).select(x.before + row.udiv(x.shared) + 1, x.length + 1)
+            first = window.ne(0).select(larger(last - window, 0), 0)
+            x.describe(loop.k, row, last, first, turn, biased, sunk)
+            loop.update([smaller(low, first), larger(common, first), larger(high, last), smaller(until, last)])
+        low, common, high, until = loop.values
+        base = low // BLOCK * BLOCK
+        _scores(b, args, x.room, x.lines, x.stride, x.keys, x.key_scale, base, high, rows=rows, size=size,
+                capped=bool(capped), biased=bool(biased), kept=kept)
+        with Loop(b, c64(rows)) as loop:
+            line = x.lines + x.stride * loop.k + (LINE - 4 * sunk)
+            stats = x.room + loop.k * LINE + 8 * ROW.number("stats")
+            store_numbers(b, "softmax", line, high - base + sunk, line, stats, c64(4), c64(0))
+        _outputs(b, x.room, x.lines, x.stride, x.values, x.value_scale, base, high, common, until, rows=rows,
+                 size=size, kept=kept)
 
 
 def plan_attention(words: dict[str, int], size: int, kept: str, rotary: bool, interleaved: bool, capped: bool,

@@ -22,6 +22,7 @@ i of batch element b is pixel b * rows + i, counted over all images.
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from llvmlite import ir
 
 from graphq.base.sizes import is_open, largest, later, recorded
 from graphq.kernels.depthwise.packing import chunk_starts, pixels_within
-from graphq.kernels.jit import Functions, Loop, emits, lasting_empty, load_first, modules
+from graphq.kernels.jit import Loop, block_module, lasting_empty, load_first, modules
 from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.epilogue_code import emitter_of
@@ -200,24 +201,22 @@ def _write_tile(b: Builder, args: Value, batch: Value, i: Value, addresses: Valu
         emitter_of(b, result, width, (args, batch, i, c)).emit_registers(rows, left)
 
 
-def depthwise_blocks(epilogue: Epilogue, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
-    """Make the block function. It reserves `room` bytes of stack for the addresses of a tile's columns."""
-    @emits
-    def block(b: Builder, args: Value, index: Value) -> None:
-        images, windows, weights, image_bytes, tiles, across, each, m, channels = (TILES.load(args, x) for x in (
-            "images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels"))
-        ow, outers, ko, ki = (WINDOWS.load(windows, x) for x in ("width", "height", "ko", "ki"))
-        runs, addresses, begin = ko * ki.udiv(tile.run), stack_memory(b, room), index * each
-        with Loop(b, smaller(begin + each, tiles) - begin) as loop:
-            k = begin + loop.k
-            line, column = k.udiv(across), k.urem(across)
-            pixel = line * ow + smaller(column * tile.pixels, ow - tile.pixels)
-            image = images + line.udiv(outers) * image_bytes
-            locate(b, windows, image, line.urem(outers), column, runs * (tile.lines * LINE * 8), addresses)
-            _write_tile(b, args, pixel.udiv(m), pixel.urem(m), addresses, runs, weights, channels, result=epilogue,
-                        dtype=dtype, tile=tile, few=few, multiplier=multiplier)
-
-    return Functions(speed=3, block=block)
+@partial(block_module, speed=3)
+def depthwise_blocks(b: Builder, args: Value, index: Value, *, epilogue: Epilogue, dtype: str, tile: Tile, few: int,
+                     multiplier: int, room: int) -> None:
+    """Compute tiles. `room` bytes of stack are reserved for the addresses of a tile's columns."""
+    images, windows, weights, image_bytes, tiles, across, each, m, channels = (TILES.load(args, x) for x in (
+        "images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels"))
+    ow, outers, ko, ki = (WINDOWS.load(windows, x) for x in ("width", "height", "ko", "ki"))
+    runs, addresses, begin = ko * ki.udiv(tile.run), stack_memory(b, room), index * each
+    with Loop(b, smaller(begin + each, tiles) - begin) as loop:
+        k = begin + loop.k
+        line, column = k.udiv(across), k.urem(across)
+        pixel = line * ow + smaller(column * tile.pixels, ow - tile.pixels)
+        image = images + line.udiv(outers) * image_bytes
+        locate(b, windows, image, line.urem(outers), column, runs * (tile.lines * LINE * 8), addresses)
+        _write_tile(b, args, pixel.udiv(m), pixel.urem(m), addresses, runs, weights, channels, result=epilogue,
+                    dtype=dtype, tile=tile, few=few, multiplier=multiplier)
 
 
 def plan_depthwise(epilogue: Epilogue, x: Pixels, tile: Tile, target: Target) -> Step:

@@ -18,7 +18,7 @@ from graphq.base.locks import Lock
 from graphq.base.platform import MACHINE, OBJECT_FORMAT, TARGET
 from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import target_features
-from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
+from graphq.kernels.jit.deferred import Emitter, bound, emits, jitted, types
 from graphq.kernels.jit.intrinsics import store_s64
 from graphq.kernels.jit.values import HIDDEN, I64, LEVEL, Builder, Value
 
@@ -92,12 +92,17 @@ class Functions:
         self.speed, self.named = speed, named
 
 
-def block_module(body: Callable[[int, int], None]) -> Callable[[], Functions]:
-    """Make the factory of a module whose only function, `block`, is the decorated function of a file."""
+def block_module(body: Callable[..., None], speed: int = 1) -> Callable[..., Functions]:
+    """Make the factory of a module whose only function, `block`, is the decorated function of a file.
+
+    If the function emits its code, it has keyword-only parameters: the factory's arguments in the same order.
+    """
+    names = [name for name, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
     @wraps(body)
-    def factory() -> Functions:
-        return Functions(block=body)
+    def factory(*settings: Any) -> Functions:
+        block = emits(body, **dict(zip(names, settings, strict=True))) if names else body
+        return Functions(speed=speed, block=block)
 
     return factory
 

@@ -16,12 +16,12 @@ matmul of windows by weights that are packed tap by tap is a convolution. An ope
 batch element; without a table, the address of the table is 0.
 """
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import getitem
 from typing import Any, NamedTuple
 
 from graphq.base.sizes import assumed, is_open, largest, later, numbers, recorded, smallest
-from graphq.kernels.jit import Functions, modules, njit
+from graphq.kernels.jit import block_module, modules, njit
 from graphq.kernels.jit.intrinsics import Record, call_block, stack
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import BYTES, STORAGE, lower, walk
@@ -153,60 +153,57 @@ def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
     return address, min(256 if x.setup else 64, (size + steps - 1) // steps)
 
 
-def matmul_blocks() -> Functions:
-    """Make the block function of matmuls: the same for all kernels, layouts of activations and epilogues."""
-
-    def block(args: int, index: int) -> None:
-        x = MATMUL_BLOCK(args)
-        batch, i0, i1, j0, j1 = area(args, index)
-        m, n, step, width, kept, setup, writer = x.m, x.n, x.rows, x.panels, x.kept, x.setup, x.writer
-        layout, itemsize, panel_bytes, order_bytes = x.layout, x.itemsize, x.panel_bytes, x.order_bytes
-        a, w = x.a + offset(x.a_table, batch), x.w + offset(x.w_table, batch)
-        panels, copies, order = (n + 15) // 16, room(args, index), w + x.order
-        frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
-        f = FRAME(frame)
-        f.stride = x.stride
-        f.k = x.k
-        f.acc = sums
-        f.args = args
-        f.batch = batch
-        first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
-        # with each group of a tile, prefetch an equal part of the next weights
-        steps = max(1, (i1 - i0 + step - 1) // step * groups)
-        while j < j1:
-            now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
-            is_tail = now < width or (x.tail_panels == width and j + now == panels)
-            tile, columns = x.tail if is_tail else x.tile, min(16 * now, n - 16 * j)
-            f.w = first + j * panel_bytes
-            f.sums = w + 64 * j
-            f.order = order + j * order_bytes
-            f.j = 16 * j
-            f.columns = columns
-            f.fresh = OWN_COPIES if kept == 0 else int(j == j0)
-            ahead, pace = upcoming(args, first + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes, steps)
-            ahead = ahead if pace else w
-            f.step = pace
-            for i in range(i0, i1, step):
-                rows = min(step, i1 - i)
-                f.rows = rows
-                f.ahead = ahead
-                f.copies = copies + (i - i0) // step * kept
-                f.i = i
-                f.entries = entries
-                ahead += groups * pace
-                locate(frame, layout, itemsize, a, batch, m, i, rows, step)
-                if setup != 0 and rows != configured:
-                    call_block(setup, frame, rows)
-                    configured = rows
-                call_block(tile, frame, 0)
-                if writer != BY_TILE:
-                    left = f.entries if writer == BY_BOTH else -1
-                    finish(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, left, frame)
-            j += now
-        if configured:
-            call_block(setup, frame, 0)
-
-    return Functions(speed=3, block=block)
+@partial(block_module, speed=3)
+def matmul_blocks(args: int, index: int) -> None:
+    """Compute a block of a matmul: the same code for all kernels, layouts of activations and epilogues."""
+    x = MATMUL_BLOCK(args)
+    batch, i0, i1, j0, j1 = area(args, index)
+    m, n, step, width, kept, setup, writer = x.m, x.n, x.rows, x.panels, x.kept, x.setup, x.writer
+    layout, itemsize, panel_bytes, order_bytes = x.layout, x.itemsize, x.panel_bytes, x.order_bytes
+    a, w = x.a + offset(x.a_table, batch), x.w + offset(x.w_table, batch)
+    panels, copies, order = (n + 15) // 16, room(args, index), w + x.order
+    frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
+    f = FRAME(frame)
+    f.stride = x.stride
+    f.k = x.k
+    f.acc = sums
+    f.args = args
+    f.batch = batch
+    first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
+    # with each group of a tile, prefetch an equal part of the next weights
+    steps = max(1, (i1 - i0 + step - 1) // step * groups)
+    while j < j1:
+        now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
+        is_tail = now < width or (x.tail_panels == width and j + now == panels)
+        tile, columns = x.tail if is_tail else x.tile, min(16 * now, n - 16 * j)
+        f.w = first + j * panel_bytes
+        f.sums = w + 64 * j
+        f.order = order + j * order_bytes
+        f.j = 16 * j
+        f.columns = columns
+        f.fresh = OWN_COPIES if kept == 0 else int(j == j0)
+        ahead, pace = upcoming(args, first + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes, steps)
+        ahead = ahead if pace else w
+        f.step = pace
+        for i in range(i0, i1, step):
+            rows = min(step, i1 - i)
+            f.rows = rows
+            f.ahead = ahead
+            f.copies = copies + (i - i0) // step * kept
+            f.i = i
+            f.entries = entries
+            ahead += groups * pace
+            locate(frame, layout, itemsize, a, batch, m, i, rows, step)
+            if setup != 0 and rows != configured:
+                call_block(setup, frame, rows)
+                configured = rows
+            call_block(tile, frame, 0)
+            if writer != BY_TILE:
+                left = f.entries if writer == BY_BOTH else -1
+                finish(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, left, frame)
+        j += now
+    if configured:
+        call_block(setup, frame, 0)
 
 
 def _writer(kernel: Kernel, epilogue: Epilogue, outputs: int, depth: int, lanes: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from graphq.dtypes import DType, boolean, f32
-from graphq.kernels.jit import Functions, Loop, emits, njit
+from graphq.kernels.jit import Functions, Loop, block_module, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s32, store_s64, store_u8
 from graphq.kernels.jit.values import F32, I8, Builder, Value, c64, smaller, vector
 from graphq.plan.plan import Step, Target, plan_rows
@@ -27,12 +27,14 @@ def fits(source: DType, target: DType) -> bool:
     return wide and source.kind != "float" and (target.kind != "float" or target == f32)
 
 
-def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
-    """Make the block function of a cast; `how` says whether results are integers, booleans or f32."""
+@block_module
+def converting(b: Builder, args: Value, index: Value, *, source_bits: int, signed: int, how: int,
+               target_bits: int) -> None:
+    """Cast integers; `how` says whether results are integers, booleans or f32."""
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 
-    def convert(b: Builder, x: Value, lanes: int) -> Value:
+    def convert(x: Value, lanes: int) -> Value:
         if how == TO_BOOLEAN:
             return x.ne(0).zext(vector(I8, lanes))
         if how == TO_F32:
@@ -41,19 +43,15 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
             return x.trunc(vector(result, lanes)) if target_bits < source_bits else x
         return (b.sext if signed else b.zext)(x, vector(result, lanes))
 
-    @emits
-    def block(b: Builder, args: Value, index: Value) -> None:
-        source, target, size, each = (CAST.load(args, x) for x in ("source", "target", "size", "each"))
-        first = index * each
-        count, done = smaller(each, size - first), c64(0)
-        for lanes in (LANES, 1):
-            with Loop(b, (count - done) // lanes) as loop:
-                k = first + done + loop.k * lanes
-                x = (source + k * (source_bits // 8)).load(vector(source_type, lanes))
-                convert(b, x, lanes).store(target + k * (target_bits // 8))
-            done = count // LANES * LANES
-
-    return Functions(block=block)
+    source, target, size, each = (CAST.load(args, x) for x in ("source", "target", "size", "each"))
+    first = index * each
+    count, done = smaller(each, size - first), c64(0)
+    for lanes in (LANES, 1):
+        with Loop(b, (count - done) // lanes) as loop:
+            k = first + done + loop.k * lanes
+            x = (source + k * (source_bits // 8)).load(vector(source_type, lanes))
+            convert(x, lanes).store(target + k * (target_bits // 8))
+        done = count // LANES * LANES
 
 
 def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:

@@ -16,7 +16,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import MAX_EPILOGUE, Family, epilogue_operands, operand, slots_of, space_of
-from graphq.kernels.jit import Functions, Loop, emits, modules
+from graphq.kernels.jit import Loop, block_module, modules
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import Builder, Value, c64, smaller
 from graphq.kernels.lanes.epilogue_code import emitter_of
@@ -45,36 +45,33 @@ low byte of an s32 result by storing all four bytes.
 """
 
 
-def row_blocks(how: str, prologue: Epilogue, epilogue: Epilogue, lanes: int, direct: bool, reduces: bool) -> Functions:
-    """Make the block function of row operation `how`; prologue and epilogue have `lanes` lanes.
+@block_module
+def row_blocks(b: Builder, args: Value, index: Value, *, how: str, prologue: Epilogue, epilogue: Epilogue, lanes: int,
+               direct: bool, reduces: bool) -> None:
+    """Compute row operation `how`; prologue and epilogue have `lanes` lanes.
 
     If `direct`, rows are read in place, because the prologue only loads f32. If `reduces`, the epilogue starts from the
     numbers of the rows instead of the elements.
     """
-
-    @emits
-    def block(b: Builder, args: Value, index: Value) -> None:
-        batches, m, n, each, rooms, room_count, room_bytes = (ROW_BLOCK.load(args, x) for x in (
-            "batch", "m", "n", "each", "rooms", "room_count", "room_bytes"))
-        numbers, step, epsilon, columns = (ROW_BLOCK.load(args, x) for x in ("numbers", "step", "epsilon", "columns"))
-        parts, start = (m + each - 1).udiv(each), c64(0)
-        batch, first = index.udiv(parts), index.urem(parts) * each
-        room = rooms + ((index + 1) * room_count - 1).udiv(batches * parts) * room_bytes
-        source = SlotOperand.read(b, (args, batch, start, start), 0, "f32", "vector") if direct else None
-        with Loop(b, smaller(first + each, m) - first) as loop:
-            i = first + loop.k
-            stats = numbers + (batch * m + i) * 4
-            if source is None:
-                row = room
-                emitter_of(b, prologue, lanes, (args, batch, i, start), into_acc=True).emit(c64(1), n, room, start)
-            else:
-                row = source.row(i)
-            store_numbers(b, how, row, n, room, stats, step, epsilon)
-            acc = stats if reduces else room if how.startswith("softmax") else row
-            after = args + 24 * prologue.slots
-            emitter_of(b, epilogue, lanes, (after, batch, i, start)).emit(c64(1), columns, acc, start)
-
-    return Functions(block=block)
+    batches, m, n, each, rooms, room_count, room_bytes = (ROW_BLOCK.load(args, x) for x in (
+        "batch", "m", "n", "each", "rooms", "room_count", "room_bytes"))
+    numbers, step, epsilon, columns = (ROW_BLOCK.load(args, x) for x in ("numbers", "step", "epsilon", "columns"))
+    parts, start = (m + each - 1).udiv(each), c64(0)
+    batch, first = index.udiv(parts), index.urem(parts) * each
+    room = rooms + ((index + 1) * room_count - 1).udiv(batches * parts) * room_bytes
+    source = SlotOperand.read(b, (args, batch, start, start), 0, "f32", "vector") if direct else None
+    with Loop(b, smaller(first + each, m) - first) as loop:
+        i = first + loop.k
+        stats = numbers + (batch * m + i) * 4
+        if source is None:
+            row = room
+            emitter_of(b, prologue, lanes, (args, batch, i, start), into_acc=True).emit(c64(1), n, room, start)
+        else:
+            row = source.row(i)
+        store_numbers(b, how, row, n, room, stats, step, epsilon)
+        acc = stats if reduces else room if how.startswith("softmax") else row
+        after = args + 24 * prologue.slots
+        emitter_of(b, epilogue, lanes, (after, batch, i, start)).emit(c64(1), columns, acc, start)
 
 
 def room_bytes(n: int) -> int:
