@@ -19,63 +19,56 @@ from graphq.ops.rules import Array
 
 AutoBroadcast: TypeAlias = Literal["none", "numpy"]
 
+binary_f32 = partial(rules.lane_wise, rules.in_f32)
 infer_arithmetic = rules.binary_rule(mixed=True)
 infer_sum = rules.binary_rule(mixed=True, integer=True)
 infer_same = rules.binary_rule()
 infer_compare = rules.binary_rule(integer=True, result=boolean)
 
 
-@register_op(infer=infer_sum, commutative=True, elementwise=True, lanes=lambda a, b: a + b, bound="sum", onnx="Add")
-@rules.in_f32
+@binary_f32(infer=infer_sum, commutative=True, lanes=lambda a, b: a + b, bound="sum", onnx="Add")
 def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 + src_1` (oneDNN Add). s32 wraps."""
     return src_0 + src_1
 
 
-@register_op(infer=infer_sum, elementwise=True, lanes=lambda a, b: a - b, bound="sum", onnx="Sub")
-@rules.in_f32
+@binary_f32(infer=infer_sum, lanes=lambda a, b: a - b, bound="sum", onnx="Sub")
 def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
     """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
     return src_0 - src_1
 
 
-@register_op(infer=infer_arithmetic, commutative=True, elementwise=True, lanes=lambda a, b: a * b, bound="product",
-             onnx="Mul")
-@rules.in_f32
+@binary_f32(infer=infer_arithmetic, commutative=True, lanes=lambda a, b: a * b, bound="product", onnx="Mul")
 def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
     """`src_0 * src_1` (oneDNN Multiply)."""
     return src_0 * src_1
 
 
-@register_op(infer=infer_arithmetic, elementwise=True, lanes=lambda a, b: a / b, bound="quotient", onnx="Div")
-@rules.in_f32
+@binary_f32(infer=infer_arithmetic, lanes=lambda a, b: a / b, bound="quotient", onnx="Div")
 def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 / src_1` (oneDNN Divide). Division by zero gives an infinity, or NaN for 0 / 0."""
     return src_0 / src_1
 
 
-@register_op(infer=infer_same, commutative=True, elementwise=True,
+@binary_f32(infer=infer_same, commutative=True,
              lanes=partial(elementary.extreme, expression.maximum, "and"), bound="extreme", onnx="Max")
-@rules.in_f32
 def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
     # The sign of np.maximum(-0, +0) depends on the CPU. The sum has the right sign: -0 + +0 is +0, and -0 + -0 is -0.
     return np.where((src_0 == 0) & (src_1 == 0), src_0 + src_1, np.maximum(src_0, src_1))
 
 
-@register_op(infer=infer_same, commutative=True, elementwise=True,
+@binary_f32(infer=infer_same, commutative=True,
              lanes=partial(elementary.extreme, expression.minimum, "or"), bound="extreme", onnx="Min")
-@rules.in_f32
 def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
     # Zeros as in `maximum`, by min(a, b) = -max(-a, -b).
     return np.where((src_0 == 0) & (src_1 == 0), -(-src_0 + -src_1), np.minimum(src_0, src_1))
 
 
-@register_op(infer=infer_same, elementwise=True, lanes=lambda a, b: (a - b) * (a - b))
-@rules.in_f32
+@binary_f32(infer=infer_same, lanes=lambda a, b: (a - b) * (a - b))
 def squared_difference(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`(src_0 - src_1)**2` (oneDNN SquaredDifference)."""
     return (src_0 - src_1) * (src_0 - src_1)
@@ -122,9 +115,8 @@ def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_cha
     return src
 
 
-@register_op(infer=infer_prelu, elementwise=True, lanes=lambda src, slope: expression.select(src < 0, slope * src, src),
+@binary_f32(infer=infer_prelu, lanes=lambda src, slope: expression.select(src < 0, slope * src, src),
              bound=lambda slope: Curve(max(1.0, slope), ulps=1), layout="sloped")
-@rules.in_f32
 def prelu(src: Array, slope: Array, *, data_format: Literal["NCX", "NXC"] = "NXC",
           per_channel_broadcast: bool = True) -> Array:
     """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.

@@ -1,26 +1,18 @@
 """Unary elementwise operations: arithmetic functions, relu, clamp and similar. All return NaN for NaN."""
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
-from graphq.ir import Curve, Op, TensorType, register_op
+from graphq.ir import Curve, TensorType, register_op
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import const, maximum, minimum, op, select
-from graphq.ops.rules import Array, Body, finite_f32, in_f32, in_f64, infer_unary, limited, output_dtype
+from graphq.ops.rules import Array, finite_f32, in_f32, in_f64, infer_unary, lane_wise, limited, output_dtype
 
-
-def _unary(compute: Callable[[Body], Body], *, infer: Callable[..., TensorType] = infer_unary,
-           **declared: Any) -> Callable[[Body], Op]:
-    """Declare a float operation of one operand, computed by `compute`; the others are arguments of `register_op`."""
-    return lambda f: register_op(infer=infer, elementwise=True, **declared)(compute(f))
-
-
-unary_f32, unary_f64 = partial(_unary, in_f32), partial(_unary, in_f64)
+unary_f32, unary_f64 = (partial(lane_wise, compute, infer=infer_unary) for compute in (in_f32, in_f64))
 
 c_erf, erfc = np.vectorize(math.erf, otypes=[np.float64]), np.vectorize(math.erfc, otypes=[np.float64])
 """The error function and the complementary error function in f64, from the C library."""

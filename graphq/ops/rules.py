@@ -15,7 +15,7 @@ import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32, s32
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType, listing
+from graphq.ir import Dim, Op, TensorType, listing, register_op
 
 Shape: TypeAlias = tuple[Dim, ...] | None
 
@@ -217,6 +217,11 @@ The result has the dtype of the attribute `dtype` or of the operands, or f32 if 
 """
 in_f64 = functools.partial(_computed_in, np.dtype(np.float64))
 """A decorator: compute a reference in f64. The result is rounded to f32 once, and then to the operands' dtype."""
+
+
+def lane_wise(compute: Callable[[Body], Body], **declared: Any) -> Callable[[Body], Op]:
+    """Declare an elementwise operation, computed by `in_f32` or `in_f64`; the others are arguments of `register_op`."""
+    return lambda f: register_op(elementwise=True, **declared)(compute(f))
 
 
 def rounded(y: Any, dtype: np.dtype) -> Array:
