@@ -1,9 +1,9 @@
 """The parts of a graph: Value (a logical tensor), Node (an operation applied to values), Use (a reader of a value)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter, index
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from graphq.ir.tensor_type import Dim, TensorType, frozen
 if TYPE_CHECKING:
     from graphq.ir.graph import Graph
 
+T = TypeVar("T")
 _END = 2**63 - 1
 """A slice end that lies beyond the end of any axis."""
 
@@ -281,3 +282,29 @@ def at(graph: Graph, node: int | None, index: int) -> Value | Node:
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]
+
+
+def sources(value: Value) -> Iterator[Value]:
+    """The operands of the node that computes a value; nothing if it is an input."""
+    return iter(()) if value.node is None else value.node.operands
+
+
+def makers_of(node: Node) -> list[Node]:
+    """The nodes that compute the operands of a node."""
+    return [v.node for v in node.operands if v.node is not None]
+
+
+def readers_of(node: Node) -> list[Node]:
+    """The nodes that read the results of a node."""
+    return [n for v in node.outputs for n in v.users]
+
+
+def reached(start: Iterable[T], after: Callable[[T], Iterable[T]], most: int | None = None) -> Iterator[T]:
+    """Yield the items of `start`, then those to which `after` leads, and so on: nearest first, at most `most` items."""
+    seen = set(waiting := [*dict.fromkeys(start)])
+    for x in waiting:  # new items are appended, so the loop visits them as well
+        yield x
+        for y in after(x):
+            if y not in seen and (most is None or len(seen) < most):
+                seen.add(y)
+                waiting.append(y)

@@ -9,7 +9,7 @@ import numpy as np
 from graphq.base.sizes import later, recorded
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
-from graphq.ir import Graph, GraphInput, Signature, TensorType, Value, specialized
+from graphq.ir import Graph, GraphInput, Signature, TensorType, Value, reached, sources, specialized
 from graphq.plan.plan import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]
@@ -185,16 +185,6 @@ def _deciding(graph: Graph) -> set[str]:
 
     A shape is one of the first unknown shapes if all operands of its node have known shapes.
     """
-    found, seen = set(), set()
     ready = [v for n in graph.nodes if all(x.type.known for x in n.operands)
-             and not all(x.type.known for x in n.outputs) for v in n.operands]
-    while ready:
-        value = ready.pop()
-        if value in seen or not _is_small(value):
-            continue
-        seen.add(value)
-        if value.node is None:
-            found.add(str(value.name))
-        else:
-            ready += value.node.operands
-    return found
+             and not all(x.type.known for x in n.outputs) for v in n.operands if _is_small(v)]
+    return {str(v.name) for v in reached(ready, lambda v: filter(_is_small, sources(v))) if v.node is None}

@@ -6,7 +6,7 @@ ends the chain after an anchor, and the dequantize that follows begins the next 
 """
 from typing import Any
 
-from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value
+from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value, makers_of
 from graphq.rewrite.partition import Fusion, carve, is_convex
 from graphq.rewrite.rule import ANY, Match, Nodes, Pass
 
@@ -108,7 +108,7 @@ def _above(matched: tuple[Node, ...]) -> set[Node]:
     seen: set[Node] = set()
     edge = set(matched)
     for _ in range(MAX_CHAIN):
-        edge = {v.node for n in edge for v in n.operands if v.node is not None and v.node.op.name in PROLOGUE}
+        edge = {m for n in edge for m in makers_of(n) if m.op.name in PROLOGUE}
         edge -= seen | set(matched)
         seen |= edge
     return seen

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphq.dtypes import f32
-from graphq.ir import GRAPH_ORDER, Graph, Node, Value
-from graphq.quantization.products import PRODUCTS, makers_of, products, reached, readers_of, values_by_name
+from graphq.ir import GRAPH_ORDER, Graph, Node, Value, makers_of, reached, readers_of
+from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
@@ -27,7 +27,7 @@ def stored_between(graph: Graph) -> list[str]:
     """The names of the values between layers that are stored in f32 although all readers could read bytes."""
     nodes = sorted(graph.nodes, key=GRAPH_ORDER)
     made = {p.node for p in products(graph)}
-    after, before = reached(made, readers_of), {v for n in reached(made, makers_of) for v in n.operands}
+    after, before = {*reached(made, readers_of)}, {v for n in reached(made, makers_of) for v in n.operands}
     return [str(v.name) for n in nodes if n in after for v in n.outputs
             if v in before and v.dtype == f32 and not v.is_output and _is_stored(v)]
 

@@ -8,13 +8,13 @@ from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.dtypes import f32
 from graphq.errors import GraphError, GraphqError, InputError
-from graphq.ir import GRAPH_ORDER, Graph, Value, named_outputs
+from graphq.ir import GRAPH_ORDER, Graph, Value, named_outputs, reached, sources
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
-from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, reached, right_after, values_by_name
+from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, right_after, values_by_name
 from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
@@ -270,19 +270,13 @@ def switch(g: Graph, product: LinearLayer, shared: Collection[str]) -> bool:
     an operand of the f32 layer is computed only after the layer's result. The graph is then unchanged.
     """
     made = values_by_name(g)
-    known: dict[Value, Value] = {}
-    nodes, waiting = {product.node}, list(product.node.operands)
-    while waiting:
-        x = waiting.pop()
-        if x.node is None or x.name in shared:
-            known[x] = made[str(x.name)]
-        elif x.node not in nodes:
-            nodes.add(x.node)
-            waiting += x.node.operands
+    copied = [*reached(product.node.operands, lambda x: () if x.name in shared else sources(x))]
+    known = {x: made[str(x.name)] for x in copied if x.node is None or x.name in shared}
+    nodes = {product.node, *(x.maker for x in copied if x not in known)}
     result = made[product.name]
     late = any(x.node is not None and x.node.position > result.maker.position for x in known.values())
     operands = set(known.values())
-    inside = reached([result], lambda x: () if x.node is None or x in operands else x.node.operands) - operands
+    inside = {*reached([result], lambda x: () if x in operands else sources(x))} - operands
     quantized = any(x.node is not None and x.node.op.name in DEQUANTIZES for x in inside)
     if late or not quantized or result.type != product.node.output.type:
         return False

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.locks import lazy_property
-from graphq.ir import Graph, Node, TensorType
+from graphq.ir import Graph, Node, TensorType, makers_of, reached, readers_of
 from graphq.kernels.target.level import Level
 from graphq.quantization import tuned
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
-from graphq.quantization.products import LinearLayer, makers_of, products, reached, readers_of
+from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
@@ -65,7 +65,7 @@ SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum"
 def _around(node: Node) -> set[Node]:
     """The elementwise operations between a layer and its inputs, and between the layer and its readers."""
     def near(step: Callable[[Node], Iterable[Node]]) -> set[Node]:
-        return reached([node], lambda n: [m for m in step(n) if m.op.elementwise])
+        return {*reached([node], lambda n: [m for m in step(n) if m.op.elementwise])}
 
     return (near(makers_of) | near(readers_of)) - {node}
 

@@ -5,10 +5,9 @@ activation (computed at run time, described by statistics) or a constant (the we
 """
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -23,8 +22,6 @@ from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
 from graphq.quantization.bodies import bodies, copied, with_bodies
 from graphq.report.coverage import FOREIGN, MACS
-
-T = TypeVar("T")
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
@@ -230,27 +227,6 @@ def _maker(kind: str, value: Value | None) -> Node | None:
     while node is not None and node.op.name in KEEPING:
         node = next(node.operands).node
     return node if node is not None and kind in node.op.name else None
-
-
-def reached(start: Iterable[T], after: Callable[[T], Iterable[T]]) -> set[T]:
-    """The items of `start`, and all items to which `after` leads from them."""
-    waiting = [*start]
-    found = set(waiting)
-    for x in waiting:  # new items are appended, so the loop visits them as well
-        new = [y for y in dict.fromkeys(after(x)) if y not in found]
-        found.update(new)
-        waiting += new
-    return found
-
-
-def makers_of(node: Node) -> list[Node]:
-    """The nodes that compute the operands of a node."""
-    return [v.node for v in node.operands if v.node is not None]
-
-
-def readers_of(node: Node) -> list[Node]:
-    """The nodes that read the results of a node."""
-    return [n for v in node.outputs for n in v.users]
 
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from graphq.errors import GraphError
-from graphq.ir import ONNX_NAME, Graph, Value, choice, new_name
+from graphq.ir import ONNX_NAME, Graph, Value, choice, new_name, reached, sources
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import around, with_bodies
-from graphq.quantization.products import PRODUCTS, products, reached, values_by_name
+from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.scheme import Scheme
 
 OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": "matmul"} | {p: p for p in PRODUCTS}
@@ -96,6 +96,6 @@ def _between(graph: Graph, first: str, last: str) -> set[Value]:
             raise GraphError(f"scheme: '{first}..{last}': graph '{graph.name}' has no value or ONNX node named "
                              f"'{name}'{choice(name, values)}")
     start, end = values[first], values[last]
-    after = reached([start], lambda x: [v for n in x.users for v in n.outputs])
-    found = reached([end], lambda x: [] if x.node is None or x is start else [v for v in x.node.operands if v in after])
+    after = {*reached([start], lambda x: [v for n in x.users for v in n.outputs])}
+    found = {*reached([end], lambda x: [] if x is start else [v for v in sources(x) if v in after])}
     return found if end in after and start in found else set()

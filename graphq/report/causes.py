@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from graphq.errors import GraphqError
-from graphq.ir import SIZED_CONSTANT, Graph, Node, Value, listing
+from graphq.ir import SIZED_CONSTANT, Graph, Node, Value, listing, reached, sources
 from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import refuses
 from graphq.kernels.family.record import MAX_EPILOGUE
@@ -18,7 +18,7 @@ from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
 from graphq.report.coverage import is_quantized, is_scale
 from graphq.report.fusions import Fusions
-from graphq.report.given import BORDER, COMPUTED, FORK, LANES, MOVES, QUANTIZES, Reason, distinct, equal, spread
+from graphq.report.given import BORDER, COMPUTED, FORK, LANES, MOVES, QUANTIZES, Reason, distinct, equal
 from graphq.report.products import PRODUCTS, not_moved, product_reason, way_up
 from graphq.report.records import Cause
 from graphq.rewrite.fixpoint import History
@@ -155,7 +155,7 @@ class Analysis(Fusions):
                        f"return {say(last.output)}, or its dequantize, instead of {x}" if user is last else
                        f"quantize {x}, and return its dequantize")
         for scale in _scales(last, members):
-            if value in spread(scale, lambda at: [] if at.node is None else at.node.operands):
+            if value in reached([scale], sources):
                 return why("constant scales", last, scale, f"its scale, {say(scale)}, is computed from {x}",
                            f"quantize {x} with a constant scale; gq.quantization.quantize finds one")
         others = [u for u in given.users(value) if u not in members]

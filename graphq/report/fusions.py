@@ -2,13 +2,13 @@
 from collections.abc import Iterable, Sequence
 
 from graphq.errors import GraphqError
-from graphq.ir import GRAPH_ORDER, Graph, Node, Value
+from graphq.ir import GRAPH_ORDER, Graph, Node, Value, reached
 from graphq.kernels.families import FAMILIES, family_named
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse
 from graphq.report.coverage import is_quantized, kind_of
-from graphq.report.given import QUANTIZES, REORDERS, Given, spread
+from graphq.report.given import QUANTIZES, REORDERS, Given
 from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
 from graphq.rewrite.fixpoint import History
@@ -123,7 +123,7 @@ class Fusions:
         def floats(at: Value) -> list[Node]:
             return [u for u in at.users if self.kind(u) == "float" and u.op.name not in QUANTIZES]
 
-        below = spread(value, lambda at: (v for u in floats(at) if u.op.name not in PRODUCTS for v in u.outputs), FAR)
+        below = reached([value], lambda x: (v for u in floats(x) if u.op.name not in PRODUCTS for v in u.outputs), FAR)
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:

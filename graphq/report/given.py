@@ -4,7 +4,7 @@ Passes before the fusions add values. Most of these have a counterpart in the us
 elements, perhaps with its axes in another order (`Counterpart`). If a value has no counterpart, reports name the user's
 operation from which passes made the value's operation (`Node.origin`).
 """
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -72,17 +72,6 @@ def equal(node: Node) -> list[Node]:
         return [node]
     return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
             and u.attrs == node.attrs]
-
-
-def spread(start: Value, further: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """Yield a value, then the values that `further` returns for it, and so on: nearest first, at most `most` values."""
-    queue, seen = [start], {start}
-    for at in queue:  # the loop appends to `queue`
-        yield at
-        for v in further(at):
-            if v not in seen and (most is None or len(seen) < most):
-                seen.add(v)
-                queue.append(v)
 
 
 class Given:

@@ -4,7 +4,7 @@ from functools import partial
 
 from graphq.dtypes import f32, s8, u8
 from graphq.errors import GraphqError
-from graphq.ir import Graph, Node, Value, listing
+from graphq.ir import Graph, Node, Value, listing, reached, sources
 from graphq.kernels.families import FAMILIES
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported
@@ -14,7 +14,7 @@ from graphq.passes.fuse import Fuse
 from graphq.passes.normal_forms import ConvIntegerAsConvolution
 from graphq.passes.pipeline import canonicalize
 from graphq.report.coverage import MACS, is_quantized
-from graphq.report.given import COMPUTED, MOVES, Given, Reason, distinct, spread
+from graphq.report.given import COMPUTED, MOVES, Given, Reason, distinct
 from graphq.rewrite.fixpoint import pass_name
 from graphq.rewrite.rule import Pass, Refusal
 
@@ -210,7 +210,7 @@ def _is_weight(value: Value, node: Node, given: Given) -> bool:
     if value.node is None and len(value.shape or ()) == 2:
         first = given.under(next(node.operands)).node
         return value.property == "constant" or first is not None and first.op.name in DEQUANTIZES
-    found = list(spread(given.origin(value), lambda v: map(given.origin, v.node.operands if v.node else ()), FAR))
+    found = list(reached([given.origin(value)], lambda v: map(given.origin, sources(v)), FAR))
     return len(found) < FAR and all(v.node is not None or v.property == "constant" for v in found)
 
 
@@ -250,7 +250,7 @@ def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             below.setdefault(v, at)
         return values
 
-    for at in spread(value, above, FAR):
+    for at in reached([value], above, FAR):
         if at.node is not None and at.node.op.name != "constant" and ends(at):
             path = [at]
             while path[-1] is not value:

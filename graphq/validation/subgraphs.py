@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.ir import Graph, Node, TensorType, Value, add_copy
+from graphq.ir import Graph, Node, TensorType, Value, add_copy, makers_of, readers_of
 
 
 def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
@@ -155,9 +155,7 @@ def _grown(nodes: set[Node], steps: int) -> set[Node]:
     """The given nodes, and all nodes at most `steps` edges away from them."""
     members = front = set(nodes)
     for _ in range(steps):
-        neighbors = {v.node for n in front for v in n.operands if v.node is not None}
-        neighbors |= {u.node for n in front for v in n.outputs for u in v.uses if u.node is not None}
-        front = neighbors - members
+        front = {m for n in front for m in (*makers_of(n), *readers_of(n))} - members
         members = members | front
     return members
 

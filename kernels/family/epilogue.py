@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.base.sizes import Later, later
-from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value, keywords
+from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value, keywords, makers_of, reached
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary, quantizing
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, minimum, op, select, walk
@@ -332,14 +332,7 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: AnchorRule | None = None,
 
 def above(value: Value) -> list[Node]:
     """The nodes on which `value` depends, in graph order."""
-    nodes: dict[Node, None] = {}
-    work = [value.node]
-    while work:
-        node = work.pop()
-        if node is not None and node not in nodes:
-            nodes[node] = None
-            work += [v.node for v in node.operands]
-    return sorted(nodes, key=GRAPH_ORDER)
+    return sorted(reached(filter(None, [value.node]), makers_of), key=GRAPH_ORDER)
 
 
 def along_channels(node: Node) -> bool:

@@ -6,9 +6,9 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import (
     Record,
+    call_entry,
     columns_of,
     load_s64,
-    outer,
     repeated,
     stack,
     store_s64,
@@ -360,7 +360,7 @@ def loading_and_storing():
     return Functions(load=load_s64, store=store_s64)
 
 
-keep, give = outer(1, 2), outer(2, 1)
+keep, give = emits(call_entry, 2, number=1), emits(call_entry, 1, number=2)
 
 
 def calling_by_table():
