@@ -8,7 +8,8 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from graphq.base.paths import path_of, regular_file
 from graphq.dtypes import ONEDNN
@@ -16,6 +17,7 @@ from graphq.errors import GraphError, ParseError
 from graphq.ir import Dim, check_size
 from graphq.onednn.document import UNKNOWN, FileAttribute, FileOp, GraphFile, LogicalTensor, shown
 
+T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
 MAX_OPS = 20_000
 MAX_RANK = 12
@@ -211,16 +213,13 @@ def _fields(x: Any, where: str, required: Sequence[str], optional: Sequence[str]
     return fields
 
 
-def _mapping(x: Any, where: str) -> dict[str, Any]:
-    if not isinstance(x, dict):
-        fail(where, f"must be an object, got {shown(x)}")
+def _instance(type: type[T], what: str, x: Any, where: str) -> T:
+    if not isinstance(x, type):
+        fail(where, f"must be {what}, got {shown(x)}")
     return x
 
 
-def _list(x: Any, where: str) -> list[Any]:
-    if not isinstance(x, list):
-        fail(where, f"must be a list, got {shown(x)}")
-    return x
+_mapping, _list = partial(_instance, dict, "an object"), partial(_instance, list, "a list")
 
 
 def _integer(x: Any, where: str, low: int, high: int) -> int:
@@ -234,11 +233,10 @@ def _integers(x: Any, where: str, low: int, high: int) -> tuple[int, ...]:
 
 
 def _string(x: Any, where: str) -> str:
-    if not isinstance(x, str):
-        fail(where, f"must be a string, got {shown(x)}")
-    if any("\ud800" <= c <= "\udfff" for c in x):
+    text = _instance(str, "a string", x, where)
+    if any("\ud800" <= c <= "\udfff" for c in text):
         fail(where, "has half of a surrogate pair")
-    return x
+    return text
 
 
 def _choice(x: Any, where: str, allowed: Sequence[str]) -> str:

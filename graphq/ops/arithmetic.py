@@ -90,8 +90,7 @@ FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 
 def infer_pair(src_0: TensorType, src_1: TensorType, allowed: tuple[DType, ...], result: DType | None) -> TensorType:
     """Both operands have one dtype of `allowed`; shapes broadcast as in NumPy. None: the result has the same dtype."""
-    rules.expect_dtype("src_0", src_0, allowed)
-    rules.expect_same_dtype(src_0=src_0, src_1=src_1)
+    rules.expect_same_dtype(*allowed, src_0=src_0, src_1=src_1)
     return TensorType(result or src_0.dtype, rules.broadcast(src_0.shape, src_1.shape))
 
 
@@ -118,8 +117,7 @@ def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
 def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> TensorType:
     """`cond` is boolean, `src_0` and `src_1` have the same dtype of CASTABLE, and all three shapes broadcast."""
     rules.expect_dtype("cond", cond, (boolean,))
-    rules.expect_dtype("src_0", src_0, CASTABLE)
-    rules.expect_same_dtype(src_0=src_0, src_1=src_1)
+    rules.expect_same_dtype(*CASTABLE, src_0=src_0, src_1=src_1)
     return TensorType(src_0.dtype, rules.broadcast(cond.shape, src_0.shape, src_1.shape))
 
 

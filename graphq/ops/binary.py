@@ -97,8 +97,7 @@ def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroad
 
 def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
     """Both operands have the same float dtype. A 1-D slope is for the channel or last axis; other slopes broadcast."""
-    rules.expect_dtype("src", src, rules.FLOATS)
-    rules.expect_same_dtype(src=src, slope=slope)
+    rules.expect_same_dtype(*rules.FLOATS, src=src, slope=slope)
     dims, given = src.shape, slope.shape
     if dims is None or given is None:
         return src

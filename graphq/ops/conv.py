@@ -41,8 +41,7 @@ def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, .
 
 def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None, groups: int) -> None:
     """Check that operands have the same float dtype, the bias is one-dimensional, and `groups` is positive."""
-    rules.expect_dtype("src", src, rules.FLOATS)
-    rules.expect_same_dtype(src=src, weights=weights, bias=bias)
+    rules.expect_same_dtype(*rules.FLOATS, src=src, weights=weights, bias=bias)
     if groups < 1:
         raise GraphError(f"groups must be positive, got {groups}")
     if bias is not None and bias.shape is not None and len(bias.shape) != 1:

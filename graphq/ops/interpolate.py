@@ -142,8 +142,7 @@ CUBIC = np.float32(-0.75)
 def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_mode: str,
                       align_corners: bool) -> TensorType:
     """`src` is [N, C, sizes], and `grid` is [N, sizes of the result, number of spatial axes]."""
-    expect_dtype("src", src, FLOATS)
-    expect_same_dtype(src=src, grid=grid)
+    expect_same_dtype(*FLOATS, src=src, grid=grid)
     if grid.shape is None:
         return TensorType(src.dtype, None)
     rank = len(grid.shape)

@@ -89,8 +89,7 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
 
 def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> TensorType:
     """Both operands have the same float dtype. The bias has one element for each channel."""
-    rules.expect_dtype("src", src, rules.FLOATS)
-    rules.expect_same_dtype(src=src, bias=bias)
+    rules.expect_same_dtype(*rules.FLOATS, src=src, bias=bias)
     if bias.shape is not None and len(bias.shape) != 1:
         raise GraphError(f"'bias' must be one-dimensional, got {bias}")
     if src.shape is None:

@@ -42,9 +42,11 @@ def one_of(what: str, dtype: DType, allowed: tuple[DType, ...]) -> None:
         raise GraphError(f"{what} must be {listing(allowed)}, got {dtype}")
 
 
-def expect_same_dtype(**operands: TensorType | None) -> None:
-    """Raise GraphError if the operands that are present have different dtypes."""
+def expect_same_dtype(*allowed: DType, **operands: TensorType | None) -> None:
+    """Raise GraphError if the operands that are present have different dtypes, or not one of `allowed` (if given)."""
     present = {name: t.dtype for name, t in operands.items() if t is not None}
+    if allowed:
+        one_of(f"'{next(iter(present))}'", next(iter(present.values())), allowed)
     if len(set(present.values())) > 1:
         got = ", ".join(f"'{name}' {dtype}" for name, dtype in present.items())
         raise GraphError(f"operands must have the same dtype, got {got}")

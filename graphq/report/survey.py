@@ -6,6 +6,7 @@ from typing import Any
 from graphq.base.sizes import assumed, is_open
 from graphq.ir import FILE_NAMES, ONNX_NAME, SHORT, Graph, Node, TensorType, Value, attributes, counted, listing, quote
 from graphq.ir.interpret import SIZED_CONSTANT
+from graphq.ir.node import reached
 from graphq.kernels.families import TIES, lower_partition
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
@@ -66,26 +67,19 @@ def _inexact(outer: Node | None, quantize: Node) -> str | None:
     Functions such as exp, and sums of other partitions, are inexact. They do not matter before a sum of the quantize's
     own partition `outer`, because the error bound of this sum covers them.
     """
-    found, seen = set[str](), set[tuple[Value, Node | None]]()
-    work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
-    while work:
-        value, around = here = work.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        node = value.node
+    def before(at: tuple[Value, Node | None]) -> list[tuple[Value, Node | None]]:
+        (value, around), node = at, at[0].node
         if node is None:
-            if around is not None:
-                operand = around.inputs[around.attrs["body"].inputs.index(value)]
-                work += [] if operand is None else [(operand, None)]
-        elif node.op.name == "partition":
-            work.append((node.attrs["body"].outputs[value.index], node))
-        elif node.op.name in MACS and outer is not None and around is outer:
-            return None
-        elif node.op.name not in ("quantize", "dynamic_quantize"):
-            found |= {node.op.name} if not node.op.exact or node.op.name in MACS else set()
-            work += [(v, around) for v in node.operands]
-    if not found:
+            operand = None if around is None else around.inputs[around.attrs["body"].inputs.index(value)]
+            return [] if operand is None else [(operand, None)]
+        if node.op.name == "partition":
+            return [(node.attrs["body"].outputs[value.index], node)]
+        return [] if node.op.name in ("quantize", "dynamic_quantize") else [(v, around) for v in node.operands]
+
+    inexact = [(v.node.op.name, around) for v, around in reached([(v, outer) for v in quantize.operands], before)
+               if v.node is not None and (not v.node.op.exact or v.node.op.name in MACS)]
+    found = {name for name, _ in inexact}
+    if not found or outer is not None and any(name in MACS and around is outer for name, around in inexact):
         return None
     return (f"quantize is not settled: {listing(sorted(found), 'and')} may differ from the reference in the last bits "
             "of f32")
