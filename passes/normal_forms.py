@@ -5,7 +5,7 @@ import numpy as np
 
 from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
-from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
+from graphq.rewrite.rule import ANY, Drop, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 
 class VectorAsColumn(Rewrite):
@@ -50,7 +50,7 @@ class SplitBiasOfRows(Rewrite):
         return g.add(y, b, dtype=None if x.dtype == f32 else match.root.output.dtype)
 
 
-class DropMultiplyByOne(Rewrite):
+class DropMultiplyByOne(Drop):
     """x * 1 -> x, x / 1 -> x  (exact; x + 0 stays, since -0 + 0 is +0)"""
 
     def pattern(self, g: PatternBuilder, x: Var, one: Var) -> PatternLike:
@@ -65,9 +65,6 @@ class DropMultiplyByOne(Rewrite):
         if x.shape is None and one.shape != ():
             return f"the rank of the result is not known: {x.type} with {one.type}"
         return None if match.root.output.type == x.type else "the result's type differs"
-
-    def replace(self, g: Graph, x: Value) -> Value:
-        return x
 
 
 class DropRepeatedRelu(Rewrite):

@@ -12,7 +12,7 @@ from graphq.dtypes import DType, f32, s2, s4, s8, s16, u2, u4, u8, u16
 from graphq.ir import Graph, Node, Value
 from graphq.ops.pool import max_pool
 from graphq.ops.quant import dequantize, quantize
-from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var, set_attributes
+from graphq.rewrite.rule import ANY, Drop, Match, PatternBuilder, PatternLike, Rewrite, Var, set_attributes
 
 INTEGERS = (s8, u8, s16, u16)
 
@@ -193,7 +193,7 @@ def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
             "scales": scales.array.astype(np.float32).reshape(-1).tolist()}
 
 
-class DropRequantize(Rewrite):
+class DropRequantize(Drop):
     """quantize(dequantize(x)) with the same parameters -> x
 
     This is exact. With d = x - zp, at most 2**16, and scale s, f32 computes d * s / s with a relative error of at most
@@ -207,9 +207,6 @@ class DropRequantize(Rewrite):
         if x.dtype not in INTEGERS or match.root.output.dtype != x.dtype:
             return f"{x.dtype} becomes {match.root.output.dtype}"
         return _same_parameters(match.node("dequantize"), match.root)
-
-    def replace(self, x: Value) -> Value:
-        return x
 
 
 class DropLimitBeforeQuantize(Rewrite):

@@ -5,10 +5,10 @@ below is reshape(expand(reshape(x))) that repeats each matrix: [..., n, r, c] to
 """
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.moves.transpose import is_view
-from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
+from graphq.rewrite.rule import ANY, Drop, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 
-class DropNoopReshape(Rewrite):
+class DropNoopReshape(Drop):
     """static_reshape(x) of x's own shape -> x"""
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
@@ -18,9 +18,6 @@ class DropNoopReshape(Rewrite):
         if match.root.output.type != x.type:
             return ""
         return None if x.type.known else f"the shape is not known: {x.type}"
-
-    def replace(self, g: Graph, x: Value) -> Value:
-        return x
 
 
 class MergeReshapes(Rewrite):
@@ -47,7 +44,7 @@ class MergeTransposes(Rewrite):
         return g.static_transpose(x, order=[inner[d] for d in outer])
 
 
-class DropNoopTranspose(Rewrite):
+class DropNoopTranspose(Drop):
     """static_transpose(x, order=[0, 1, ...]) -> x"""
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
@@ -56,9 +53,6 @@ class DropNoopTranspose(Rewrite):
     def check(self, match: Match) -> str | None:
         order = transpose_order(match.root)
         return None if order == sorted(order) else ""
-
-    def replace(self, g: Graph, x: Value) -> Value:
-        return x
 
 
 class TransposeAsReshape(Rewrite):

@@ -170,6 +170,13 @@ class Rewrite:
         return _RewriteForm(pattern, _wanted(self, "check", known), _wanted(self, "replace", known))
 
 
+class Drop(Rewrite):
+    """Base class of rewrites that replace a match by the value of the pattern's variable `x`."""
+
+    def replace(self, x: Value) -> Value:
+        return x
+
+
 class _RewriteForm(NamedTuple):
     pattern: PatternLike
     check: tuple[str, ...]
