@@ -58,15 +58,17 @@ def njit(body: F) -> F:
     return cast(F, Deferred(body, _helper))
 
 
-def emits(body: Callable[..., Value | None], arity: int | None = None, **settings: Any) -> Intrinsic:
+def emits(body: Callable[..., Value | None], arity: int | None = None, named: str = "", **settings: Any) -> Intrinsic:
     """Mark `body(b, *arguments)` as a function that emits LLVM IR into the compiled code that calls it.
 
     The annotations of `body` are the types of arguments and result. Value is a 64-bit integer and F32Value an f32. An
     int must be a literal, and the body gets it as a Python number. The result None means no result. If the body takes
     `*values`, these are 64-bit integers, and `arity` is their number. `settings` are the body's keyword-only arguments,
-    Python objects that the code depends on. Raises TypeError for other annotations.
+    Python objects that the code depends on. Errors call it `named`. Raises TypeError for other annotations.
     """
-    return cast(Intrinsic, Emitter(update_wrapper(partial(body, **settings), body), arity))
+    with_settings = update_wrapper(partial(body, **settings), body)
+    with_settings.__name__ = named or body.__name__
+    return cast(Intrinsic, Emitter(with_settings, arity))
 
 
 ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")

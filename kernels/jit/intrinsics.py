@@ -64,9 +64,10 @@ def _store(b: Builder, address: Value, value: Value, *, kind: Type) -> None:
     (value if kind == I64 else value.trunc(kind)).store(address)
 
 
-load_u8, load_s8 = emits(_load, kind=I8, signed=False), emits(_load, kind=I8)
-load_s32, load_s64 = emits(_load, kind=I32), emits(_load, kind=I64)
-store_u8, store_s32, store_s64 = (emits(_store, kind=kind) for kind in (I8, I32, I64))
+KINDS = {"s8": I8, "s32": I32, "s64": I64}
+load_u8, store_u8 = emits(_load, named="load_u8", kind=I8, signed=False), emits(_store, named="store_u8", kind=I8)
+load_s8, load_s32, load_s64 = (emits(_load, named=f"load_{text}", kind=kind) for text, kind in KINDS.items())
+store_s32, store_s64 = (emits(_store, named=f"store_{text}", kind=KINDS[text]) for text in ("s32", "s64"))
 
 
 def concatenated(vectors: Sequence[Value]) -> Value:
