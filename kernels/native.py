@@ -9,6 +9,7 @@ from graphq.kernels.moves import steps as moves
 from graphq.kernels.moves.histogram import histogram_steps
 from graphq.kernels.moves.integers import COMPARISONS
 from graphq.kernels.moves.rotate import rotary_steps
+from graphq.kernels.recurrent.linear import linear_attention_steps
 from graphq.plan.builder import PlanBuilder
 
 
@@ -45,6 +46,9 @@ NATIVE: Mapping[str, Native] = {
     "expand": Native(moves.expand_steps), "cast": Native(moves.cast_steps), "histogram": Native(histogram_steps),
     "integer_sum": Native(moves.sum_steps), **dict.fromkeys(("arithmetic", *COMPARISONS), Native(moves.combine_steps)),
     "rotary_embedding": Native(rotary_steps), "tensor_scatter": Native(moves.scatter_steps),
+    # each token's key reads and updates a state, and its queries read it
+    "linear_attention": Native(linear_attention_steps, lambda node: node.operand(1).type.dims[3] * (
+        2 * prod(node.operand(2).type.dims) + prod(node.outputs[0].type.dims))),
     # one multiply-accumulate per element of a query for each row of either cache
     "cached_attention": Native(
         attention_steps, lambda node: 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]),

@@ -673,6 +673,16 @@ class Operations:
             reverse: bool = False, name: str | None = None) -> Any:
         """Steps of `h = tanh(gates + h @ recurrent.T)`: all states [T, B, H] and the last [B, H]; operands as in lstm."""
 
+    def linear_attention(self, query: Number, key: Number, value: Number, state: Number, decay: Number | None = None,
+                         beta: Number | None = None, /, *, name: str | None = None) -> Any:
+        """Attention to a state that each token updates (ONNX LinearAttention): all outputs, and the last state.
+
+        `query` is [batch, tokens, groups, heads, keys], `key` [batch, tokens, groups, keys], `value` [batch, tokens,
+        groups, values], and `state` [batch, groups, keys, values]. Each token multiplies the rows of the state S by `decay`
+        [batch, tokens, groups, keys], and adds the product of the column key and the row value. With `beta` [batch, tokens,
+        groups], this row is beta * (value - S^T key). The output is S^T query. All heads of a group read one state.
+        """
+
     def reduce_sum(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
         """The sum over `axes` (oneDNN ReduceSum), 0 if there are no elements. Without axes the result is `src`."""

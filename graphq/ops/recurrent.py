@@ -1,4 +1,4 @@
-"""The recurrent layers lstm, gru and rnn, in one direction. A separate matmul applies the input weights."""
+"""The recurrent layers lstm, gru and rnn, in one direction, and linear attention. Matmuls apply the input weights."""
 from collections.abc import Callable
 
 import numpy as np
@@ -7,11 +7,12 @@ from graphq.dtypes import f32, s32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, Node, TensorType, register_op
 from graphq.kernels.numbers import recurrent as numbers
+from graphq.kernels.numbers.float_sums import float_sums
 from graphq.ops.rules import Array, expect_dtype, show
 
 
-def _rule(results: int, **axes: str) -> Callable[..., tuple[TensorType, ...]]:
-    """Make the `infer` of a layer: all states [T, B, H], and the last state [B, H] as its other results.
+def _rule(*results: str, **axes: str) -> Callable[..., tuple[TensorType, ...]]:
+    """Make the `infer` of a layer with f32 `results`, such as "B H".
 
     `axes` has the operands in order, each with the names of its dimensions, such as "T B 4H". `lengths` is s32, all
     other operands f32. `scales` is one scale, or one for each row of `recurrent`.
@@ -34,8 +35,7 @@ def _rule(results: int, **axes: str) -> Callable[..., tuple[TensorType, ...]]:
                 if dim % times or sizes.setdefault(letter, dim // times) != dim // times:
                     raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}, with "
                                      f"{letter} = {sizes.get(letter, '?')}")
-        steps, batch, hidden = map(sizes.get, "TBH")
-        return TensorType(f32, (steps, batch, hidden)), *[TensorType(f32, (batch, hidden))] * (results - 1)
+        return tuple(TensorType(f32, tuple(map(sizes.get, letters.split()))) for letters in results)
 
     return infer
 
@@ -50,8 +50,8 @@ def length_error(op: str, steps: int, length: int) -> InputError:
     return InputError(f"{op}: lengths must be in [0, {steps}], got {length}")
 
 
-@register_op(rows="recurrent", infer=_rule(3, gates="T B 4H", recurrent="4H H", h="B H", c="B H", scales="4H",
-                                           lengths="B", peepholes="3H"))
+@register_op(rows="recurrent", infer=_rule("T B H", "B H", "B H", gates="T B 4H", recurrent="4H H", h="B H", c="B H",
+                                           scales="4H", lengths="B", peepholes="3H"))
 def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None = None, scales: Array | None = None,
          lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False,
          by_row: bool = False) -> tuple[Array, ...]:
@@ -83,7 +83,8 @@ def shares_range(node: Node) -> bool:
     return quantizes_state(node) and not node.attrs["by_row"]
 
 
-@register_op(rows="recurrent", infer=_rule(2, gates="T B 3H", recurrent="3H H", h="B H", bias="H", lengths="B"))
+@register_op(rows="recurrent", infer=_rule("T B H", "B H", gates="T B 3H", recurrent="3H H", h="B H", bias="H",
+                                           lengths="B"))
 def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | None = None,
         lengths: Array | None = None, *, linear_before_reset: bool = False, reverse: bool = False) -> tuple[Array, ...]:
     """Gated recurrent units: returns all states [T, B, H] and the last state [B, H].
@@ -100,10 +101,32 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
                        lengths, linear_before_reset, reverse)
 
 
-@register_op(rows="recurrent", infer=_rule(2, gates="T B 1H", recurrent="1H H", h="B H", lengths="B"))
+@register_op(rows="recurrent", infer=_rule("T B H", "B H", gates="T B 1H", recurrent="1H H", h="B H", lengths="B"))
 def rnn(gates: Array, recurrent: Array, h: Array | None = None, lengths: Array | None = None, *,
         reverse: bool = False) -> tuple[Array, ...]:
     """Steps of `h = tanh(gates + h @ recurrent.T)`: all states [T, B, H] and the last [B, H]; operands as in lstm."""
     _check_lengths("rnn", lengths, len(gates))
     first = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32) if h is None else h
     return numbers.rnn(gates, recurrent, first, lengths, reverse)
+
+
+@register_op(infer=_rule("B T G H V", "B G K V", query="B T G H K", key="B T G K", value="B T G V", state="B G K V",
+                         decay="B T G K", beta="B T G"))
+def linear_attention(query: Array, key: Array, value: Array, state: Array, decay: Array | None = None,
+                     beta: Array | None = None) -> tuple[Array, Array]:
+    """Attention to a state that each token updates (ONNX LinearAttention): all outputs, and the last state.
+
+    `query` is [batch, tokens, groups, heads, keys], `key` [batch, tokens, groups, keys], `value` [batch, tokens,
+    groups, values], and `state` [batch, groups, keys, values]. Each token multiplies the rows of the state S by `decay`
+    [batch, tokens, groups, keys], and adds the product of the column key and the row value. With `beta` [batch, tokens,
+    groups], this row is beta * (value - S^T key). The output is S^T query. All heads of a group read one state.
+    """
+    out = np.empty((*query.shape[:4], value.shape[3]), np.float32)
+    for t in range(key.shape[1]):
+        k, new = key[:, t, :, None], value[:, t, :, None]
+        state = state if decay is None else state * decay[:, t, ..., None]
+        if beta is not None:
+            new = (new - float_sums(k, state)) * beta[:, t, :, None, None]
+        state = state + k.swapaxes(2, 3) * new
+        out[:, t] = float_sums(query[:, t], state)
+    return out, state

@@ -17,13 +17,12 @@ import numpy as np
 
 from graphq.kernels.jit import Functions, Loop, emits, njit
 from graphq.kernels.jit.intrinsics import Record, concatenated, load_s32, store_s32, store_s64
-from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
+from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.extremes import extremes, scale_of
 from graphq.kernels.moves.transpose import copy_row
-from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE, offset_of
-from graphq.kernels.rows.loops import computed
+from graphq.kernels.rows.loops import block_sums, computed
 from graphq.kernels.target.isa import level_named
 from graphq.kernels.target.products import Multiply
 from graphq.plan.plan import Step, Target, plan_rows
@@ -142,19 +141,16 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -
     kind = vector(F32, lanes)
 
     def part(panel: Value) -> list[Vectors]:
-        with Loop(b, (n + (BLOCK - 1)) // BLOCK, [constant(kind, 0)] * (rows * gates)) as blocks:
-            start = blocks.k * BLOCK
-            with Loop(b, smaller(n - start, BLOCK), [constant(kind, 0)] * (rows * gates)) as turn:
-                k = start + turn.k
-                line = panel + k * (64 * gates)
-                w = [(line + 64 * g).load(kind) for g in range(gates)]
-                new = []
-                for r in range(rows):
-                    x = (h + (k + n * r) * 4).load(F32).splat(lanes)
-                    new += [x.math("fma", w[g], turn.values[r * gates + g]) for g in range(gates)]
-                turn.update(new)
-            blocks.update([t + x for t, x in zip(blocks.values, turn.values, strict=True)])
-        return [blocks.values[r * gates:(r + 1) * gates] for r in range(rows)]
+        def add(k: Value, sums: Vectors) -> Vectors:
+            line = panel + k * (64 * gates)
+            w, new = [(line + 64 * g).load(kind) for g in range(gates)], Vectors()
+            for r in range(rows):
+                x = (h + (k + n * r) * 4).load(F32).splat(lanes)
+                new += [x.math("fma", w[g], sums[r * gates + g]) for g in range(gates)]
+            return new
+
+        sums = block_sums(b, n, [constant(kind, 0)] * (rows * gates), add)
+        return [sums[r * gates:(r + 1) * gates] for r in range(rows)]
 
     parts = [part(panel), *(part(panel + 4 * first) for first in range(lanes, UNITS, lanes))]
     return [[concatenated(units) for units in zip(*of_row, strict=True)] for of_row in zip(*parts, strict=True)]

@@ -12,13 +12,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from graphq.kernels.jit import Loop
-from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, larger, vector
+from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, larger, smaller, vector
 from graphq.kernels.lanes.epilogue_code import BESIDE
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.vector import Columns, emit, emit_each, fold, over_columns
 from graphq.kernels.numbers import rows
+from graphq.kernels.numbers.float_sums import BLOCK
 
 INFINITY = float("inf")
+
+
+def block_sums(b: Builder, n: Value, zeros: Sequence[Value], add: Callable[[Value, list[Value]], list[Value]]
+               ) -> list[Value]:
+    """Emit sums of n terms in the order of `float_sums`. `add(k, sums)` emits the sums with term number k."""
+    with Loop(b, (n + (BLOCK - 1)) // BLOCK, zeros) as blocks:
+        start = blocks.k * BLOCK
+        with Loop(b, smaller(n - start, BLOCK), zeros) as chains:
+            chains.update(add(start + chains.k, chains.values))
+        blocks.update([total + x for total, x in zip(blocks.values, chains.values, strict=True)])
+    return blocks.values
+
 
 class RowEmitter:
     """A row of f32 in memory, and the loops over it that `b` emits."""

@@ -359,6 +359,23 @@ def rotary_embedding(w: GraphWriter, node: Node) -> None:
     w.add("Concat", [*turned, part(2 * half, node.output.type.dims[3])], [w.name(node.output)], axis=3)
 
 
+@exports("linear_attention")
+def linear_attention(w: GraphWriter, node: Node) -> None:
+    """Write LinearAttention. Its decay is the operand of the exp that computes graphq's, or else the logarithm."""
+    since_version("LinearAttention", "", w.opset, "ONNX")
+    *names, decay, beta = [w.name(v) for v in node.inputs] + [""] * (6 - len(node.inputs))
+    if decay:
+        maker = node.operand(4).node
+        decay = w.name(maker.operand(0)) if maker is not None and maker.op.name == "exp" else w.add("Log", [decay])
+        decay = w.add("Reshape", [decay, w.integers(0, 0, -1)])
+    flat = [w.add("Reshape", [name, w.integers(0, 0, -1)]) for name in names[:3]]
+    groups, heads = node.operand(0).type.dims[2:4]
+    y = w.add("LinearAttention", [*flat, names[3], decay, beta], [w.claim("attended"), w.name(node.outputs[1])],
+              q_num_heads=groups * heads, kv_num_heads=groups, scale=1.0,
+              update_rule="_".join(["gated"] * bool(decay) + ["delta"] * bool(beta)) or "linear")
+    w.add("Reshape", [y, w.integers(0, 0, groups, heads, -1)], [w.name(node.outputs[0])])
+
+
 @exports("cached_attention")
 def cached_attention(w: GraphWriter, node: Node) -> None:
     """Write com.microsoft's GroupQueryAttention."""

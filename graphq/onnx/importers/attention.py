@@ -1,4 +1,4 @@
-"""Importers of ONNX's Attention and RotaryEmbedding."""
+"""Importers of ONNX's Attention, LinearAttention and RotaryEmbedding."""
 from functools import reduce
 from typing import Any
 
@@ -82,6 +82,30 @@ def rotary_embedding(c: Call) -> Outputs:
     cos, sin = (g.static_reshape(t, shape=[*t.type.dims[:at], 1, *t.type.dims[at:]]) for t in (cos, sin))
     y = g.rotary_embedding(x, cos, sin, interleaved=bool(c.attr("interleaved", 0)))
     return g.static_reshape(y, shape=[0, 0, -1], special_zero=True) if len(dims) == 3 else y
+
+
+@imports("LinearAttention")
+def linear_attention(c: Call) -> Outputs:
+    """Import LinearAttention of f32 with a state; ONNX's own function body is imported for others."""
+    g, rule = c.graph, c.attr("update_rule", "gated_delta")
+    decays, delta = "gated" in rule, "delta" in rule
+    if {v.dtype for v in c.inputs if v is not None} != {f32} or not c.has(3) or decays > c.has(4) or delta > c.has(5):
+        return by_body(c)
+    heads, groups = c.positive("q_num_heads"), c.positive("kv_num_heads")
+    if heads % groups:
+        c.refuse(f"attribute 'q_num_heads' must be a multiple of 'kv_num_heads', got {heads} and {groups}")
+
+    def split(x: Value, *sizes: int) -> Value:
+        return g.static_reshape(x, shape=[0, 0, *sizes], special_zero=True)
+
+    query = split(c.input(0), groups, heads // groups, -1)
+    key, value = (split(c.input(k), groups, -1) for k in (1, 2))
+    keys = key.type.dims[3]  # one decay or beta may stand for all keys or heads
+    decay = g.exp(g.add(split(c.input(4), groups, -1), np.zeros(keys, np.float32))) if decays else None
+    beta = g.multiply(c.input(5), np.ones(groups, np.float32)) if delta else None
+    y, state = g.linear_attention(query, key, value, c.input(3), decay, beta)
+    scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(keys))
+    return split(g.multiply(y, np.float32(scale)), -1), state
 
 
 def _dim(x: Value, axis: int) -> Dim:
