@@ -1,10 +1,12 @@
 """Do work in the background, so that no call waits for it: write files of models, and make plans for other sizes."""
 import logging
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from graphq.base.locks import PATIENCE_SECONDS, Lock
+from graphq.base.platform import at_fork
 
 log = logging.getLogger("graphq")
 
@@ -50,3 +52,35 @@ class Tasks:
         """
         if self._latest is not None and threading.current_thread().name != self.name:
             self._latest.join(PATIENCE_SECONDS)
+
+
+TURN_SECONDS = 0.0005
+"""The most seconds that another thread waits for Python within `short_turns`."""
+_replaced: tuple[float, float] | None = None
+"""The switch interval that `short_turns` has set, and the one before."""
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Let other threads get Python soon within a `with` block. One thread at a time may use this.
+
+    At the end, and in a child of a fork, the switch interval is as before, unless the user has changed it meanwhile.
+    """
+    global _replaced
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, TURN_SECONDS))
+    _replaced = sys.getswitchinterval(), before
+    try:
+        yield
+    finally:
+        _end_short_turns()
+
+
+def _end_short_turns() -> None:
+    global _replaced
+    if _replaced is not None and sys.getswitchinterval() == _replaced[0]:
+        sys.setswitchinterval(_replaced[1])
+    _replaced = None
+
+
+at_fork(after_in_child=_end_short_turns)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphq.commands.shared import JSON, Arguments, option, write
-from graphq.errors import GraphqError, ParseError
+from graphq.errors import GraphError, GraphqError, ParseError
 from graphq.ir.names import counted
 from graphq.kernels.jit import cache, cpu
 from graphq.model import saved_file
@@ -50,7 +50,8 @@ def import_kernels(path: Path) -> list[str]:
     """Check all kernels of the file, add them to the cache, and return their names.
 
     Raises ParseError if `export` did not write the file, if it is damaged, if its kernels do not fit this processor or
-    these versions, or if other users can write to it; OSError if the cache cannot be written.
+    these versions, or if other users can write to it; GraphError if the cache is a temporary folder; OSError if it
+    cannot be written.
     """
     file = saved_file.File(path)
     if not file.private:
@@ -68,6 +69,9 @@ def import_kernels(path: Path) -> list[str]:
     except (GraphqError, TypeError, ValueError) as e:
         file.fail(f"its kernels are not as `graphq cache export` writes them: {e!s:.200}")
     folder = cache.folder()
+    if cache.lasting() is None:
+        raise GraphError("cache import: the kernels would be lost, because the cache is a temporary folder. The log "
+                         "says why; see GRAPHQ_CACHE_DIR")
     for k, name in enumerate(names):
         cache.put(folder, name, bytes(file.section(k)))
     return list(names)

@@ -75,7 +75,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
         model.origin += f"; compiled anew, because {misfit}"
         log.warning("%s: compiled anew, because %s", saved.file.path, misfit)
     elif made is None:
-        model.origin += "; planned anew with the file's kernels"
+        model.origin += "; planned anew"
     return model
 
 

@@ -11,12 +11,11 @@ shapes gets its own plan or stages (`model.staged`), with the constants of the f
 """
 import logging
 import os
-import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import product
-from threading import main_thread
+from threading import current_thread, main_thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from graphq.base.budget import budget, collector_paused
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.programs import why_not
 from graphq.base.sizes import Size, Trace
-from graphq.base.tasks import Tasks
+from graphq.base.tasks import Tasks, short_turns
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, counted
 from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, class_of, examples, is_single, range_of, size_class
@@ -46,9 +45,6 @@ MOST_COVERED = 3
 """The most open sizes of a model that gets plans for each choice of sizes of 1 (`OpenPlans.covering`)."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
 """The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
-TURN_SECONDS = 0.0005
-"""The most seconds that a call waits each time it needs Python while plans are made in the background."""
-
 background = Tasks("graphq-planning")
 """Makes plans that calls do not wait for, for all models."""
 
@@ -221,12 +217,11 @@ class OpenPlans(Plans):
 
     def _improve(self, sizes: Sizes) -> None:
         """Read or make a plan for the class of these sizes; for a kept model also plans that other calls may need."""
-        main_thread().join(0.05)  # the call goes first: threads wait for one another in Python code
+        if current_thread() is not main_thread():  # where no thread can start, this is the call's own
+            main_thread().join(0.05)  # the call goes first: threads wait for one another in Python code
         if not main_thread().is_alive():  # Python is ending
             return
-        usual = sys.getswitchinterval()
-        sys.setswitchinterval(min(usual, TURN_SECONDS))
-        try:
+        with short_turns():
             if self._from_file and self.grown is None:
                 self.all()
             else:
@@ -234,8 +229,6 @@ class OpenPlans(Plans):
             self.by_shapes = {}  # not `clear`: a call that has not ended may add another plan's runner to the old dict
             if self.grown is not None:
                 self.covering()
-        finally:
-            sys.setswitchinterval(usual)
 
     def _known(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner | None:
         """The runner of a plan of these `classes` that holds; by default of any class, if possible of the sizes' own.

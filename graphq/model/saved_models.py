@@ -263,8 +263,10 @@ class Saved:
         described = self._of(str, build, "cpu")
         if cpu.fits(described):
             return None
-        return f"this processor lacks what {build['options'].get('level')} needs" if cpu.is_target(described) \
-            else "it was saved on another kind of processor"
+        if not cpu.is_target(described):
+            return "it was saved on another kind of processor"
+        levels = [str(x["options"]["level"]) for x in self.file.index["builds"]]
+        return f"this processor lacks what {' or '.join(levels)} needs"
 
     @property
     def source(self) -> Graph:

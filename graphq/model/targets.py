@@ -18,6 +18,7 @@ from graphq.base.progress import progress
 from graphq.errors import CompileError, GraphError
 from graphq.kernels.target import isa
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.model.open_plans import background
 from graphq.model.open_shapes import Places
 from graphq.model.plans import Options, Plans
 from graphq.model.saved_file import File
@@ -38,13 +39,16 @@ def save_for(path: str | os.PathLike[str], of: Plans, targets: Sequence[str]) ->
 
     Raises KernelError for an unknown name, GraphError if the file cannot be written, CompileError if a build fails.
     """
-    if isinstance(targets, str):
-        raise CompileError(f"targets must be a list of names, such as [{targets!r}], got {targets!r}")
+    if isinstance(targets, str | bytes) or not all(isinstance(t, str) for t in targets):
+        raise CompileError(f'targets must be a list of names, such as ["avx2"], got {targets!r}')
     levels = [isa.level_named(x) for x in dict.fromkeys(x for t in targets for x in (ALL if t == "all" else (t,)))]
     if not levels:
         raise CompileError("no targets: name ISA levels, or all")
-    if not path_of(path).absolute().parent.is_dir():  # said before minutes of compilation
-        raise GraphError(f"{os.fspath(path)!r} cannot be written: there is no such folder")
+    final = path_of(path).absolute()
+    if final.is_dir() or not final.parent.is_dir():  # said before minutes of compilation
+        raise GraphError(f"{os.fspath(path)!r} cannot be written: "
+                         f"{'it is a folder' if final.is_dir() else 'there is no such folder'}")
+    background.join()
     sizes = json.dumps([plan.sizes for plan in of.all()])
     code = CHILD.format(path=[x or os.getcwd() for x in sys.path])
     with TemporaryDirectory() as folder:

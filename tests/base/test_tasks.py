@@ -1,10 +1,11 @@
 """Work in the background: one task after another, each in a thread."""
 import logging
 import os
+import sys
 import threading
 
 from graphq.base.locks import Lock
-from graphq.base.tasks import Tasks
+from graphq.base.tasks import Tasks, short_turns
 
 
 def test_tasks_run_in_order():
@@ -111,3 +112,20 @@ def test_the_child_of_a_fork_drops_the_tasks_of_its_parent():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     free.set()
     tasks.join()
+
+
+def test_short_turns_keep_what_the_user_sets_meanwhile_and_end_in_a_child_of_a_fork():
+    usual = sys.getswitchinterval()
+    with short_turns():
+        assert sys.getswitchinterval() < usual
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if sys.getswitchinterval() == usual else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sys.getswitchinterval() == usual
+    try:
+        with short_turns():
+            sys.setswitchinterval(0.02)
+        assert sys.getswitchinterval() == 0.02
+    finally:
+        sys.setswitchinterval(usual)

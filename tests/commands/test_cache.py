@@ -102,6 +102,13 @@ def refused(capsys, folder, path):
     return error
 
 
+def test_kernels_are_not_imported_into_a_temporary_folder(folder, file, capsys):
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert main(["cache", "import", str(file)]) == 2
+    assert "the kernels would be lost" in capsys.readouterr().err and not list(folder.iterdir())
+
+
 def test_the_cache_reads_imported_kernels(folder, entries, file, capsys):
     assert run(capsys, "cache", "import", file) == "2 kernel modules imported\n"
     assert {name: entry.read() for name, entry in entries.items()} == dict(zip(entries, ENTRIES.values(), strict=True))

@@ -89,6 +89,15 @@ def test_a_plan_that_cannot_be_made_is_reported_once(planned, monkeypatch, caplo
     assert len(tries) == 2  # the example of the class, then the size of the call
 
 
+def test_the_call_makes_the_plan_if_no_thread_can_start(planned, monkeypatch, caplog):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    np.testing.assert_array_equal(planned(rows(40)), planned.formula(rows(40)))
+    assert (3,) in planned.plans.by_class and not caplog.text
+
+
 def test_a_child_of_a_fork_makes_the_plan_that_its_parent_had_begun(planned, slow):
     """The next new size begins it."""
     planned(rows(40))

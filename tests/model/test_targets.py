@@ -91,7 +91,7 @@ def test_damage_of_another_build_is_not_read(tmp_path):
 def test_a_processor_that_lacks_all_targets_compiles_the_graph(path, monkeypatch):
     monkeypatch.setattr(cpu, "fits", lambda described: False)
     model = gq.load_compiled(path)
-    assert f"compiled anew, because this processor lacks what {HERE} needs" in model.origin
+    assert f"compiled anew, because this processor lacks what {HERE} or {OTHER} needs" in model.origin
     assert np.array_equal(model(rows(3)), gq.compile(network(10))(rows(3)))
 
 
@@ -108,15 +108,26 @@ def test_builds_have_the_options_of_the_model_whatever_new_files_may_be_by_defau
     assert (settings.threads, settings.passes) == (1, wanted.passes) and wanted.passes is not None
 
 
-def test_a_folder_that_does_not_exist_is_named_before_anything_is_compiled(tmp_path, monkeypatch):
+def test_a_folder_that_is_wrong_is_named_before_anything_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(targets.subprocess, "run", None)
-    with pytest.raises(gq.GraphError, match="none/m.graphq' cannot be written: there is no such folder"):
-        gq.compile(network(10)).save(tmp_path / "none" / "m.graphq", targets=[HERE])
+    for out, problem in ("none/m.graphq", "there is no such folder"), ("", "it is a folder"):
+        with pytest.raises(gq.GraphError, match=f"cannot be written: {problem}"):
+            gq.compile(network(10)).save(tmp_path / out, targets=[HERE])
 
 
-def test_targets_are_a_list(tmp_path):
-    with pytest.raises(gq.CompileError, match=r"targets must be a list of names, such as \['avx2'\], got 'avx2'"):
-        gq.compile(network(10)).save(tmp_path / "m.graphq", targets="avx2")
+def test_builds_have_the_plans_that_are_still_being_made(tmp_path):
+    model = gq.compile(network(10), threads=1)
+    for n in SIZES:
+        model(rows(n))
+    model.save(tmp_path / "m.graphq", targets=[HERE])
+    assert {sizes for sizes, _ in saved_models.Saved(tmp_path / "m.graphq").plans(1)} \
+        == {plan.sizes for plan in model.plans.all()}
+
+
+@pytest.mark.parametrize("wrong", ["avx2", b"avx2", [["avx2"]]])
+def test_targets_are_a_list(tmp_path, wrong):
+    with pytest.raises(gq.CompileError, match=r'targets must be a list of names, such as \["avx2"\], got'):
+        gq.compile(network(10)).save(tmp_path / "m.graphq", targets=wrong)
 
 
 def test_a_level_that_fails_its_self_test_is_not_used(path, monkeypatch):
