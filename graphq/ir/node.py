@@ -101,6 +101,8 @@ GRAPH_ORDER = attrgetter("position")
 
 ONNX_NAME = "onnx name"
 """The key in a node's `meta` for its name in an ONNX file."""
+SOURCE_LINE = "source line"
+"""The key in a node's `meta` for the line of Python that it is from."""
 
 
 def number(node: Node) -> int:

@@ -173,8 +173,7 @@ def _value(report: Report, label: str) -> ValueRecord:
     made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \
         next((c for c in report.causes if label in c.also), None)
-    number = report.became[label]
-    node = None if number is None else report.nodes[number]
+    node = None if (number := report.became[label]) is None else report.nodes[number]
     if node is not None and node.role == "constant" and made is not None and made.op != "constant":
         node = None
     steps = () if node is None else tuple(report.steps[k] for k in node.steps)
@@ -203,15 +202,15 @@ def _value_lines(record: ValueRecord) -> list[str]:
     if record.within:
         return [f"{record.value} computes {counted(len(record.within), 'value')}",
                 *(line for v in record.within for line in _value_lines(v))]
-    cause, node = record.cause, record.node
-    lines = [record.value if record.operation is None else record.operation.text]
+    cause, node, made = record.cause, record.node, record.operation
+    lines = [record.value] if made is None else [made.text, *[f"  from {made.line}"] * bool(made.line)]
     if cause is not None:
         lines += [f"  outside with {cause.node}"] * (record.value != cause.value) + [f"  {x}" for x in _why(cause)]
     if node is None:
         return [*lines, "  computed when the model was compiled, or merged with an equal operation"]
-    viewed = "of an input or a constant" if (made := record.viewed) is None else \
-        f"of {made.operation.outputs[0].label}" if made.partition is None else \
-        f"of the result of the {_in(made)}"
+    viewed = "of an input or a constant" if (read := record.viewed) is None else \
+        f"of {read.operation.outputs[0].label}" if read.partition is None else \
+        f"of the result of the {_in(read)}"
     where = f"in the {_in(node)}" if node.partition is not None else {
         "native": "in no partition: a kernel of its own", "view": f"a view {viewed}: it takes no step",
         "reference": "in no partition: its NumPy reference", "constant": "a constant"}[node.role]
@@ -265,8 +264,7 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 def _entry(group: Sequence[Cause]) -> str:
     """The lines for similar causes: the first cause in full with all its operations, and the names of the others."""
     cause, *others = group
-    share = shared(group)
-    time = "" if share is None else f"{share:.1%} of the time: "
+    time = "" if (share := shared(group)) is None else f"{share:.1%} of the time: "
     lines = [f"{time}{cause.node}", *(f"  {x}" for x in _why(cause))]
     if cause.also:
         lines.append(f"  also: {_names(cause.also)}")

@@ -46,8 +46,8 @@ class Tensor:
 class Operation:
     """An operation of the graph or of a partition's body. Its operands are labels; an absent operand is None.
 
-    `text` describes the operation in one line. `attributes` has the attributes that differ from their
-    defaults, as in a graph's text; long attributes are shortened.
+    `text` describes the operation in one line, and `line` is the line of Python that it is from. `attributes` has the
+    attributes that differ from their defaults, as in a graph's text; long attributes are shortened.
     """
 
     op: str
@@ -56,6 +56,7 @@ class Operation:
     inputs: tuple[str | None, ...]
     outputs: tuple[Tensor, ...]
     attributes: Mapping[str, str]
+    line: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 from graphq.base.sizes import assumed, is_open
 from graphq.ir import FILE_NAMES, ONNX_NAME, SHORT, Graph, Node, TensorType, Value, attributes, counted, listing, quote
 from graphq.ir.interpret import SIZED_CONSTANT
-from graphq.ir.node import reached
+from graphq.ir.node import SOURCE_LINE, reached
 from graphq.kernels.families import TIES, lower_partition
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
@@ -157,11 +157,10 @@ def tensor(value: Value) -> records.Tensor:
 
 def operation(node: Node) -> records.Operation:
     """The record of a node."""
-    graph = node.graph
-    given = {} if node.op.name == "partition" else attributes(node, elide=SHORT)
-    return records.Operation(node.op.name, node.op.title(node.attrs), graph.describe(node),
-                             tuple(None if v is None else graph.label(v) for v in node.inputs),
-                             tuple(tensor(v) for v in node.outputs), given)
+    return records.Operation(node.op.name, node.op.title(node.attrs), node.graph.describe(node),
+                             tuple(None if v is None else node.graph.label(v) for v in node.inputs),
+                             tuple(tensor(v) for v in node.outputs), {} if node.op.name == "partition" else attributes(
+                                 node, elide=SHORT), node.meta.get(SOURCE_LINE, ""))
 
 
 def _macs(node: Node) -> int:

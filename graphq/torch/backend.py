@@ -1,5 +1,6 @@
 """The backend "graphq" of `torch.compile`: Dynamo's graphs become programs, and these become compiled models."""
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -42,6 +43,7 @@ class _Compiled:
         for n in module.graph.nodes:
             n.stack_trace = n.stack_trace or "a module without source"  # otherwise PyTorch takes this file's lines
         self.places = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.paths = {n.name: _path(n) for n in self.places}
         # Dynamo names the buffers of a module so; if it did not, they would be inputs
         self.constants = [k for k, n in enumerate(self.places)
                           if isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name]
@@ -75,7 +77,12 @@ class _Compiled:
             frozen = _Frozen(self, args, taken, sizes)
             with torch.no_grad(), torch.autocast("cpu", enabled=False):
                 program = torch.export.export(frozen, tuple(args[k].detach() for k in taken), dynamic_shapes=(shapes,))
-            model = TorchModel(convert(program), **self.options)
+            graph = convert(program)
+            for value in graph.values:
+                path = self.paths.get(str(value.name))
+                if path and not graph.has_name(path):
+                    graph.rename(value, path)
+            model = TorchModel(graph, **self.options)
         except Exception as e:  # torch.export raises errors of many classes
             if not self.fallback:
                 raise
@@ -85,6 +92,12 @@ class _Compiled:
         changed = {buffer.data_ptr() for buffer in model.calling.buffers}
         self.live = {k for k in self.constants if args[k].data_ptr() in changed}
         return lambda *args: model(*[args[k] for k in taken])
+
+
+def _path(place: fx.Node) -> str:
+    """The path of a parameter or buffer in the user's module: `blocks.0.fc.weight`; empty for other tensors."""
+    source = getattr(place.meta.get("grapharg"), "source", None)
+    return ".".join(re.findall(r"(?:_modules|_parameters|_buffers)\['([^']+)'\]", getattr(source, "name", "")))
 
 
 class _Saved(torch.autograd.Function):

@@ -16,6 +16,7 @@ from graphq.dtypes import as_dtype
 from graphq.errors import CompileError, GraphError
 from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.ir.interpret import CHECK_SHAPES
+from graphq.ir.node import SOURCE_LINE
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import NOWHERE, names_of_calls
 from graphq.torch.calling import CALLING, Calling
@@ -173,7 +174,7 @@ class _Conversion:
         importer = _importer(node)
         result = None if importer is None else call.imported(importer)
         result = call.results(self._decomposed(node) if result is None else result)
-        self._label(call.name, result, first)
+        self._label(call.name, result, first, _line(node))
         if _changes(node):
             self.values[node.args[0]] = result
         return result
@@ -192,14 +193,14 @@ class _Conversion:
                              "PyTorch cannot decompose it: change the module, or open an issue that names the operator")
         return self._run(module, [self.values[n] for n in node.all_input_nodes])
 
-    def _label(self, name: str, result: Any, first: int) -> None:
+    def _label(self, name: str, result: Any, first: int, line: str) -> None:
         """Name the result, and let new nodes know the module that they are from."""
         value = result[0] if isinstance(result, tuple | list) and result else result
         made = self.graph.nodes[first:]
         if isinstance(value, Value) and value.node in made and not self.graph.has_name(name):
             self.graph.rename(value, name)
         for n in made:
-            n.meta = {**n.meta, ONNX_NAME: name}
+            n.meta = {**n.meta, ONNX_NAME: name, SOURCE_LINE: line}
 
     def _values(self, x: Any) -> Any:
         """The arguments of a node, with values in place of nodes."""
@@ -275,5 +276,10 @@ def _path(node: Any) -> str:
 def _place(node: Any) -> str:
     """The operator, the module and the line of source of a node, for errors."""
     where = f"{node.target} in module '{_path(node)}'" if _path(node) else str(node.target)
+    return where + (f" ({_line(node)})" if _line(node) else "")
+
+
+def _line(node: Any) -> str:
+    """The innermost line of source outside of PyTorch that a node is from: `File "net.py", line 7, in forward`."""
     lines = [x.strip() for x in (node.meta.get("stack_trace") or "").splitlines() if x.strip().startswith("File ")]
-    return where + (f" ({lines[-1]})" if lines else "")
+    return ([x for x in lines if torch.__path__[0] not in x] or lines or [""])[-1]

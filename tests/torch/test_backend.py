@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 import graphq as gq
+from graphq.ir.node import SOURCE_LINE
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 backend = pytest.importorskip("graphq.torch.backend").backend
+TorchModel = pytest.importorskip("graphq.torch.model").TorchModel
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -44,6 +46,22 @@ class Spy:
 
 def image(n=2):
     return torch.arange(n * 16, dtype=torch.float32).reshape(n, 1, 4, 4) / 50
+
+
+def test_parameters_and_values_have_the_paths_of_the_modules(monkeypatch):
+    made = []
+
+    class Recorded(TorchModel):
+        def __init__(self, graph, **options):
+            made.append(graph)
+            super().__init__(graph, **options)
+
+    monkeypatch.setattr("graphq.torch.backend.TorchModel", Recorded)
+    net = torch.nn.Sequential(Net().eval())
+    torch.compile(net, backend="graphq")(image())
+    values = {v.name: v for v in made[0].values}
+    assert {"0.conv", "0.fc", "0.conv.weight", "0.fc.bias", "0.bn.running_mean"} <= {*values}
+    assert values["0.conv"].node.meta[SOURCE_LINE].startswith(f'File "{__file__}"')
 
 
 def test_sizes_that_change_are_one_open_graph():

@@ -53,7 +53,9 @@ def test_explain_takes_the_path_of_a_module():
     assert text.startswith("blocks.0 computes 5 values")
     assert "blocks.0.down" in text and "blocks.1" not in text.replace("blocks.0", "")
     assert len(model.explain("blocks.0", format="json")["within"]) == 5
-    assert "blocks.0.up" in str(model.explain("blocks.0.up"))
+    assert "  from File " in str(model.explain("blocks.0.up"))
+    line = model.explain("blocks.0.up", format="json")["operation"]["line"]
+    assert line.startswith(f'File "{__file__}", line ') and line.endswith(", in forward")
     with pytest.raises(gq.GraphError, match="has no value 'blocks.7'"):
         model.explain("blocks.7")
 
