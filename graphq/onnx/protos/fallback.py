@@ -320,7 +320,10 @@ def since_version(op_type: str, domain: str, opset: int, where: str) -> int:
     """The version of the operator in operator set `opset`. Raises GraphError if ONNX does not know the operator."""
     version = _since(op_type, domain, opset)
     if version is None:
-        raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'")
+        first = min((x.since_version for x in onnx.defs.get_all_schemas_with_history()
+                     if (x.name, x.domain) == (op_type, domain)), default=opset)
+        later = f"; version {first} brought it" if first > opset else ""
+        raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'{later}")
     return version
 
 
