@@ -37,7 +37,7 @@ WIDE_HEADROOM = 4.0  # 16-bit ranges are this many times the observed ranges: tw
 
 # Batches and words (estimate.py, comparison.py)
 FOLDS = 4  # so many parts of at least twice as many batches are held out in turn; fewer batches are never enough
-# ten networks of eight batches, now 31, 41, 1.01: at 2: 42, 62, 0.99
+# ten networks of eight batches, now 31, 41, 1.01: at 2: 42, 62, 0.99; at 8: 30, 44, 1.01
 MUCH = 0.1  # `compare` advises 16 bits for layers that cause more than this share of the loss
 # two of the forty networks, loss with the advice, now 145, 186: at 0.05: 145, 184; at 0.2: 145, 99
 SURE = 1.05  # ranges count as well known if new data are expected to exceed them by at most this ratio
