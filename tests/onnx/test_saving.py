@@ -237,8 +237,8 @@ def test_round_trip(statement, opset, tmp_path):
 
 
 def test_every_exporter_is_tried():
-    # below, in test_partitions.py, in test_detect.py, in test_grouped_attention.py
-    elsewhere = {"onnx_node", "partition", "non_max_suppression", "cached_attention"}
+    # below, in test_partitions.py, in test_detect.py, in test_grouped_attention.py, in kernels/recurrent/test_linear.py
+    elsewhere = {"onnx_node", "partition", "non_max_suppression", "cached_attention", "linear_attention"}
     operations = EXPORTERS.keys() | {op.name for op in walk_ops() if op.onnx}
     tried = set(re.findall(r"(\w+)\(", " ".join([*STATEMENTS, *RESULTS, *sum(NEWER.values(), [])])))
     assert operations - elsewhere <= tried, "it has a line in STATEMENTS or RESULTS"
