@@ -356,7 +356,7 @@ def plan_matmul(epilogue: Epilogue, x: Product, target: Target, kernel: Kernel |
     name, tile, tails, setup = chosen
     tail = later(getitem, tails, cut.tail_panels - 1 if is_open(n) and not inside else 0)
     for function in (assumed(tile), assumed(tail)):
-        function.want()
+        function.module.want()
     shares = pieces(cut.blocks, cut.threads, target.threads)
     taps = x.taps if x.layout == "windows" else 1
     panel = (x.row_bytes + 3) // 4 * 64 * taps  # for compressed weights, the caller overwrites this word
