@@ -54,21 +54,19 @@ class Tasks:
             self._latest.join(PATIENCE_SECONDS)
 
 
-TURN_SECONDS = 0.0005
-"""The most seconds that another thread waits for Python within `short_turns`."""
 _replaced: tuple[float, float] | None = None
 """The switch interval that `short_turns` has set, and the one before."""
 
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """Let other threads get Python soon within a `with` block. One thread at a time may use this.
+    """Let other threads get Python after 0.5 ms within a `with` block. One thread at a time may use this.
 
     At the end, and in a child of a fork, the switch interval is as before, unless the user has changed it meanwhile.
     """
     global _replaced
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, TURN_SECONDS))
+    sys.setswitchinterval(min(before, 0.0005))
     _replaced = sys.getswitchinterval(), before
     try:
         yield

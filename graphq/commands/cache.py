@@ -70,8 +70,7 @@ def import_kernels(path: Path) -> list[str]:
         file.fail(f"its kernels are not as `graphq cache export` writes them: {e!s:.200}")
     folder = cache.folder()
     if cache.lasting() is None:
-        raise GraphError("cache import: the kernels would be lost, because the cache is a temporary folder. The log "
-                         "says why; see GRAPHQ_CACHE_DIR")
+        raise GraphError("the kernels would be lost: the cache is a temporary folder, for a reason in the log")
     for k, name in enumerate(names):
         cache.put(folder, name, bytes(file.section(k)))
     return list(names)

@@ -56,7 +56,8 @@ def examples(sizes: Sequence[int]) -> Sizes:
     chosen: dict[int, int] = {}
     for size in sizes:
         of = size_class(size)
-        known = (size,) if size < 0 else EXAMPLES.get(of) or tuple(n * 8 ** (of - 4) for n in EXAMPLES[4])
+        known = (size,) if size < 0 else EXAMPLES.get(of) or tuple(
+            n * 8 ** (of - 4) for n in EXAMPLES[4] if n * 8 ** (of - 4) < 1 << 63)
         free = [n for n in known if n not in chosen.values()]
         if size not in chosen:
             chosen[size] = free[0] if free else known[0] if of < 2 else size

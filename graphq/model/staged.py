@@ -22,7 +22,7 @@ import numpy as np
 from graphq.base.budget import budget
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.sizes import Trace
-from graphq.errors import CompileError, GraphqError
+from graphq.errors import CompileError, GraphqError, InputError
 from graphq.ir import Graph, Node, Value, add_copy, named_outputs
 from graphq.ir.interpret import evaluate
 from graphq.ops.quant import DEQUANTIZES
@@ -190,7 +190,9 @@ class Staged:
         outs = self._through(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
         if outputs is None:
             return outs
-        for given, x in zip(outputs, outs, strict=True):
+        for name, given, x in zip(self.graph.output_names, outputs, outs, strict=True):
+            if given.shape != x.shape:
+                raise InputError(f"out '{name}' must have shape {list(x.shape)} for this call, got {list(given.shape)}")
             given[...] = x
         return list(outputs)
 

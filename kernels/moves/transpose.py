@@ -13,12 +13,13 @@ The code is the same at every ISA level.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
 from llvmlite import ir
 
-from graphq.base.sizes import is_open
+from graphq.base.sizes import assumed, is_open, surely_equal
 from graphq.kernels.jit import Functions, block_module, emits, load_first, njit, store_first
 from graphq.kernels.jit.intrinsics import Record, concatenated, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
@@ -242,27 +243,32 @@ def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
 
 
 def transposed(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
-    """The merged axes of a transpose of a contiguous tensor (see `merged`)."""
-    strides = dense(shape, itemsize)
-    return merged([shape[d] for d in order], [strides[d] for d in order], itemsize)
+    """The axes to loop over in a transpose of a contiguous tensor. No (open) strides are compared.
+
+    Axes of size 1 are left out. Axes that are neighbors before and after the transpose are merged.
+    """
+    strides, kept = dense(shape, itemsize), [d for d in range(len(shape)) if shape[d] != 1]
+    ranks = [kept.index(d) for d in order if d in kept]
+    groups = [[kept[rank] for _, rank in run] for _, run in groupby(enumerate(ranks), lambda x: x[1] - x[0])]
+    sizes = [prod(shape[d] for d in group) for group in groups]
+    return list(map(Axis, sizes, (strides[group[-1]] for group in groups), dense(sizes, itemsize)))
 
 
 def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
     """Choose the loops of a transpose; the tensor must not be empty."""
     axes = transposed(shape, order, itemsize)
-    if axes and axes[-1].source == itemsize:
+    if axes and surely_equal(axes[-1].source, itemsize):
         itemsize *= axes.pop().size
     if not axes:
         return Loops(copying, (), 1, itemsize, 0, 0, ())
     columns = axes.pop()
     if itemsize not in LANES:
         return Loops(copying, (), columns.size, itemsize, columns.source, columns.target, tuple(axes))
-    rows = next(a for a in axes if a.source == itemsize)
-    axes.remove(rows)
+    rows = axes.pop(min(range(len(axes)), key=lambda k: assumed(axes[k].source)))  # the same axis at all sizes
     m, n, outer = rows.size, columns.size, tuple(axes)
-    if not is_open(n) and n <= WAYS and rows.target == n * itemsize and m > n:
+    if not is_open(n) and n <= WAYS and surely_equal(rows.target, n * itemsize) and m > n:
         return Loops(interleaving, (itemsize, n), m, n, columns.source, rows.target, outer)
-    if not is_open(m) and m <= WAYS and columns.source == m * itemsize:
+    if not is_open(m) and m <= WAYS and surely_equal(columns.source, m * itemsize):
         return Loops(deinterleaving, (itemsize, m), n, m, columns.source, rows.target, outer)
     return Loops(transposing, (itemsize,), m, n, columns.source, rows.target, outer)
 

@@ -81,6 +81,18 @@ def test_a_file_has_plans_for_sizes_that_no_call_had(tmp_path):
     assert len(again.plans.all()) == 4 and modules.statistics().compiled == compiled
 
 
+def test_a_batch_that_equals_another_dimension_needs_no_plan_of_its_own(tmp_path):
+    g = gq.Graph()
+    g.output(g.static_transpose(g.input("x", dtype="f32", shape=(None, None, 32)), order=[0, 2, 1]), name="y")
+    gq.compile(g).save(tmp_path / "m")
+    model = gq.load_compiled(tmp_path / "m")
+    before = len(model.plans.all())
+    for m, n in ((32, 40), (40, 32), (32, 32), (7, 7)):
+        x = np.random.default_rng(m).normal(size=(m, n, 32)).astype(np.float32)
+        assert np.array_equal(model(x), x.transpose(0, 2, 1))
+    assert len(model.plans.all()) == before
+
+
 def test_a_load_reads_no_more_than_a_call_needs(tmp_path, monkeypatch):
     model = gq.compile(open_graph())
     for n in (1, 12, 40):

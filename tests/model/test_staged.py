@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.errors import CompileError
+from graphq.errors import CompileError, InputError
 
 RNG = np.random.default_rng(0)
 
@@ -63,6 +63,17 @@ def test_calls_formulas_and_outputs_that_are_given(c, n, model):
     given = model(batch, out=out)
     assert given["z"] is out["z"] and np.array_equal(out["z"], model(batch)["z"])
     assert np.array_equal(out["same"], batch["x"])
+
+
+def test_outputs_of_another_shape_are_refused():
+    g = gq.Graph()
+    g.output(g.non_zero(g.input("x", dtype="f32", shape=(3, 5))), name="y")
+    model, x, out = gq.compile(g), np.zeros((3, 5), np.float32), np.empty((2, 1), np.int64)
+    x[2, 3] = 1
+    assert np.array_equal(model(x, out=out), [[2], [3]])
+    for n in (0, 2):
+        with pytest.raises(InputError, match=rf"out 'y' must have shape \[2, 1\] for this call, got \[2, {n}\]"):
+            model(x, out=np.empty((2, n), np.int64))
 
 
 def test_results_are_arrays_of_their_own():

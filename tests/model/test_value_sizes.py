@@ -134,3 +134,9 @@ def test_a_profile_while_a_call_finds_that_values_are_sizes():
 
     plans.shapes_of = then_a_call
     assert model.profile(feeds, runs=1).steps and model.plans is not plans
+
+
+def test_values_near_the_largest_s64_have_examples():
+    g = loaded("net (int64[3] x) => (int64[n] y) { y = Unique(x) }")
+    most = np.iinfo(np.int64).max
+    as_reference(g, gq.compile(g), {"x": np.array([most, most // 3, 1])})

@@ -18,6 +18,8 @@ BIDIRECTIONAL = 'direction = "bidirectional",'
 REFUSED = [  # the version, the graph, what is said
     (8, "(float[2,3,4] x, int64[2] n) => (float[2,3,4] y) { y = Scan <num_scan_inputs = 1, "
         "body = b (float[4] i) => (float[4] o) { o = Neg(i) }> (n, x) }", "Scan 'y': a Scan with sequence lengths"),
+    (13, '(float[1,4,2,2] x) => (float[1,1,4,4] y) { y = DepthToSpace <blocksize = 2, mode = "xyz"> (x) }',
+     "attribute 'mode' must be DCR or CRD, got 'xyz'"),
     *((9, f"(float[3,4] x) => (float[3,4] y) {{ y = Scan <num_scan_inputs = {count}, "
           "body = b (float[4] i) => (float[4] o) { o = Neg(i) }> (x) }", message)
       for count, message in ((2, r"num_scan_inputs must be in \[0, 1\], the number of operands, got 2"),

@@ -1,4 +1,4 @@
-"""Files of operator sets from 13: equal numbers, and errors that name what needs a later set."""
+"""Files of older operator sets: equal numbers, and errors that name what needs a later set."""
 import numpy as np
 import onnx
 import pytest
@@ -86,3 +86,18 @@ def test_the_command(tmp_path, capsys):
     assert "HardSwish" in capsys.readouterr().err and not (tmp_path / "q.onnx").exists()
     assert main([*args, "14"]) == 0
     assert onnx.load(tmp_path / "q.onnx").opset_import[0].version == 14
+
+
+def test_the_body_of_a_scan_of_version_8_reads_values_around_it():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 8]>
+        net (float[2] s, float[2, 4] x, float c) => (float[2] last, float[2, 4] y) {
+            d = Neg(c)
+            last, y = Scan <num_scan_inputs = 1, body = turn (float a, float b) => (float t, float u) {
+                t = Add(a, b)
+                u = Mul(t, d)
+            }> ("", s, x)
+        }""")
+    s, x = np.float32([1, 2]), np.arange(8, dtype=np.float32).reshape(2, 4)
+    found = gq.compile(gq.load_onnx(model))(s=s, x=x, c=np.float32(3))
+    sums = np.cumsum(np.concatenate([s[:, None], x], axis=1), axis=1)
+    assert np.array_equal(found["last"], sums[:, -1]) and np.array_equal(found["y"], -3 * sums[:, 1:])

@@ -86,10 +86,14 @@ def rotary_embedding(c: Call) -> Outputs:
 
 @imports("LinearAttention")
 def linear_attention(c: Call) -> Outputs:
-    """Import LinearAttention of f32 with a state; ONNX's own function body is imported for others."""
+    """Import LinearAttention of f32, with a state of zeros if it has none; others are imported by ONNX's own body."""
     g, rule = c.graph, c.attr("update_rule", "gated_delta")
     decays, delta = "gated" in rule, "delta" in rule
-    if {v.dtype for v in c.inputs if v is not None} != {f32} or not c.has(3) or decays > c.has(4) or delta > c.has(5):
+    if rule not in ("linear", "gated", "delta", "gated_delta"):
+        c.refuse(f"attribute 'update_rule' must be linear, gated, delta or gated_delta, got {rule!r}")
+    if (c.has(4), c.has(5)) != (decays, delta):
+        c.refuse(f"the rule {rule!r} needs {'a' if decays else 'no'} decay and {'a' if delta else 'no'} beta")
+    if {v.dtype for v in c.inputs if v is not None} != {f32}:
         return by_body(c)
     heads, groups = c.positive("q_num_heads"), c.positive("kv_num_heads")
     if heads % groups:
@@ -103,7 +107,9 @@ def linear_attention(c: Call) -> Outputs:
     keys = key.type.dims[3]  # one decay or beta may stand for all keys or heads
     decay = g.exp(g.add(split(c.input(4), groups, -1), np.zeros(keys, np.float32))) if decays else None
     beta = g.multiply(c.input(5), np.ones(groups, np.float32)) if delta else None
-    y, state = g.linear_attention(query, key, value, c.input(3), decay, beta)
+    past = c.input(3) if c.has(3) else g.expand(
+        np.zeros((1, 1, 1, 1), np.float32), shape=[key.type.dims[0], groups, keys, value.type.dims[3]])
+    y, state = g.linear_attention(query, key, value, past, decay, beta)
     scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(keys))
     return split(g.multiply(y, np.float32(scale)), -1), state
 

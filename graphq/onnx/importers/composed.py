@@ -20,7 +20,8 @@ def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int
              **attrs: Any) -> list[Value]:
     """Import an ONNX operator of the operator set `opset` with these operands; returns its outputs."""
     prefix = f"{c.node.name or next(filter(None, c.node.output), '')}/{op_type}"
-    scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
+    around = dict(c.scope.values) if "body" in attrs else {}  # a body may read values around it
+    scope = Scope({**c.scope.opsets, "": opset}, around, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})
     names = [f"{prefix}/in{k}" if v is not None else "" for k, v in enumerate(inputs)]
     node = helper.make_node(op_type, names, [f"{prefix}/{k}" for k in range(outputs)], name=prefix, **attrs)

@@ -243,7 +243,10 @@ def tile(c: Call) -> Outputs:
 def blocks(c: Call) -> Outputs:
     """Import DepthToSpace or SpaceToDepth, in modes DCR and CRD, as a reshape, a transpose and a reshape."""
     n, channels, h, w = c.input(0).type.dims
-    b, depth_first = c.attr("blocksize"), c.attr("mode", "DCR") == "DCR"
+    b, mode = c.attr("blocksize"), c.attr("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        c.refuse(f"attribute 'mode' must be DCR or CRD, got {mode!r}")
+    depth_first = mode == "DCR"
     if c.node.op_type == "SpaceToDepth":
         shape, out = [n, channels, h // b, b, w // b, b], [channels * b * b, h // b, w // b]
         order = [0, 3, 5, 1, 2, 4] if depth_first else [0, 1, 3, 5, 2, 4]

@@ -79,3 +79,40 @@ def test_refuses(name, shape, error):
     g = gq.Graph()
     with pytest.raises(gq.GraphError, match=error):
         g.linear_attention(*(g.input(x, shape=s, dtype="f32") for x, s in {**shapes, name: shape}.items()))
+
+
+def file(shapes, **attrs):
+    """A model of one LinearAttention; an operand with the shape None is left out."""
+    given = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items() if shape is not None]
+    operands = [name if shape else "" for name, shape in shapes.items()]
+    node = onnx.helper.make_node("LinearAttention", operands, ["y", "t"], kv_num_heads=1, **attrs)
+    results = [onnx.helper.make_tensor_value_info(name, 1, None) for name in node.output]
+    return onnx.helper.make_model(onnx.helper.make_graph([node], "g", given, results),
+                                  opset_imports=[onnx.helper.make_opsetid("", 27)])
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 27, reason="LinearAttention came with operator set 27")
+@pytest.mark.parametrize("batch, tokens", [(2, 5), (None, None)])
+def test_without_a_state_it_starts_from_zeros(batch, tokens):
+    shapes = {"q": (batch, tokens, 16), "k": (batch, tokens, 8), "v": (batch, tokens, 4), "s": None, "d": None,
+              "b": (batch, tokens, 1)}
+    without, given = (gq.compile(gq.load_onnx(file(x, q_num_heads=2, update_rule="delta")))
+                      for x in (shapes, {**shapes, "s": (batch, 1, 8, 4)}))
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.normal(size=(2, 5, s[2])).astype(np.float32) for name, s in shapes.items() if s is not None}
+    want = given({**inputs, "s": np.zeros((2, 1, 8, 4), np.float32)})
+    for name, x in without(inputs).items():
+        assert np.array_equal(x, want[name])
+    assert "onnx_node" not in without.explain() and "scan" not in without.explain()
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 27, reason="LinearAttention came with operator set 27")
+@pytest.mark.parametrize("rule, extra, error", [
+    ("foo", {}, "attribute 'update_rule' must be linear, gated, delta or gated_delta, got 'foo'"),
+    ("linear", {"d": (1, 2, 8)}, "the rule 'linear' needs no decay and no beta"),
+    ("gated", {}, "the rule 'gated' needs a decay and no beta"),
+    ("gated_delta", {"d": (1, 2, 8)}, "the rule 'gated_delta' needs a decay and a beta")])
+def test_rules_of_files(rule, extra, error):
+    shapes = {"q": (1, 2, 8), "k": (1, 2, 8), "v": (1, 2, 4), "s": (1, 1, 8, 4), **extra}
+    with pytest.raises(gq.GraphError, match=error):
+        gq.load_onnx(file(shapes, q_num_heads=1, update_rule=rule))
