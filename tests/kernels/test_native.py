@@ -10,8 +10,9 @@ from graphq.kernels.recurrent.steps import GATES
 def test_the_operations():
     assert NATIVE.keys() == {"static_transpose", "dynamic_range", "slice", "gather", "pad", "expand", "cast",
                              "histogram", "lstm", "gru", "rnn", "cached_attention", "integer_sum", "arithmetic",
-                             "rotary_embedding", "tensor_scatter", *COMPARISONS}, "a new one has its name here"
-    assert {name for name, x in NATIVE.items() if x.macs} == {*GATES, "cached_attention"}
+                             "rotary_embedding", "tensor_scatter", "linear_attention",
+                             *COMPARISONS}, "a new one has its name here"
+    assert {name for name, x in NATIVE.items() if x.macs} == {*GATES, "cached_attention", "linear_attention"}
     assert set(GATES) == {"lstm", "gru", "rnn"}
 
 
