@@ -1,6 +1,6 @@
 """Estimate the time of layers in 8 bits, in 16 bits and in f32, and decide which layers are faster in f32.
 
-The cycles by which kernels are chosen (`kernels/matmul/kernel_table.py`) cannot replace these times, because they cover
+The kernel table's cycles (`kernels/matmul/kernel_table.py`) cannot replace these times, because they cover
 only products: for settings with 16 bits (24 networks, AVX2) they are wrong by 0.19 of the time instead of 0.08.
 """
 from collections.abc import Callable, Iterable, Mapping

@@ -12,7 +12,7 @@ with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects t
     EDGES = (np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT).view(np.float32).astype(np.float64)
 """The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
 SIZES = 0.7, 1.3
-"""The numbers by which copies of the batches are multiplied: the sizes of inputs that an estimate covers."""
+"""The factors of copies of the batches: the sizes of inputs that an estimate covers."""
 
 
 @dataclass

@@ -60,7 +60,7 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
 
 
 def _pads(x: Value, attrs: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """The pads of each axis, at its begin and end, with which windows follow from rounding down."""
+    """The pads of each axis, at its begin and end, so that windows follow from rounding down."""
     ends = _ends(x, attrs)[0] if attrs["rounding_type"] == "ceil" else attrs["pads_end"]
     return [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end in zip(
         x.type.dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], attrs["pads_begin"], ends, strict=True)]
