@@ -333,9 +333,10 @@ _each("Attention", form(normal(2, 4, 5, 8), normal(2, 2, 6, 8), normal(2, 2, 6, 
 _each("RotaryEmbedding", form(normal(2, 4, 5, 8), normal(9, 4), normal(9, 4), whole(0, 9, 2, 5), interleaved=[None, 1]))
 _each("LinearAttention", form(normal(2, 5, 16), normal(2, 5, 16), normal(2, 5, 12), q_num_heads=[2], kv_num_heads=[2],
                               update_rule=["linear"], outputs=2, dtypes=False),
-      form(normal(2, 5, 16), normal(2, 5, 8), normal(2, 5, 6), normal(2, 1, 8, 6), normal(2, 5, 8), normal(2, 5, 1),
-           q_num_heads=[2], kv_num_heads=[1], scale=[None, 0.3], update_rule=["gated", "delta", None], outputs=2,
-           dtypes=False))
+      *(form(normal(2, 5, 16), normal(2, 5, 8), normal(2, 5, 6), normal(2, 1, 8, 6), *more, q_num_heads=[2],
+             kv_num_heads=[1], scale=[None, 0.3], update_rule=[rule], outputs=2, dtypes=False)
+        for rule, more in {"gated": [normal(2, 5, 8)], "delta": [None, normal(2, 5, 1)],
+                           None: [normal(2, 5, 8), normal(2, 5, 1)]}.items()))
 _each("CausalConvWithState", form(normal(2, 3, 7), normal(3, 1, 4), normal(3), normal(2, 3, 3), outputs=2,
                                   activation=[None, "silu"]))
 _each("SwiGLU", form(X, X[::-1], alpha=[None, 0.5]))
