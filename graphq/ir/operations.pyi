@@ -680,7 +680,8 @@ class Operations:
         `query` is [batch, tokens, groups, heads, keys], `key` [batch, tokens, groups, keys], `value` [batch, tokens,
         groups, values], and `state` [batch, groups, keys, values]. Each token multiplies the rows of the state S by `decay`
         [batch, tokens, groups, keys], and adds the product of the column key and the row value. With `beta` [batch, tokens,
-        groups], this row is beta * (value - S^T key). The output is S^T query. All heads of a group read one state.
+        groups], this row is beta * (value - S^T key). The output is S^T query. All heads of a group read one state. All
+        operands are f32. Raises GraphError if they are not, or if shapes disagree.
         """
 
     def reduce_sum(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),

@@ -209,8 +209,8 @@ class CompiledGraph:
         Each call of the function reads the numbers that the inputs then have. It saves the time of the checks, about
         20 us, for example in a loop that decodes tokens with caches in place. Arguments and errors are as in a call,
         but inputs are never copied: raises InputError for an input that is not a C-contiguous array of the graph's
-        dtype, and if the shape that runs depends on the elements of an input. Inputs marked constant keep the numbers
-        of now. Do not resize the arrays, and do not call the function in two threads at once: both write `out`.
+        dtype, and for an input whose elements are open sizes. Inputs marked constant keep the numbers of now. Do not
+        resize the arrays, and do not call the function in two threads at once: both write `out`.
         """
         given = named_inputs(self.signature, inputs, named)
         checked = self._fast_check(given)

@@ -119,7 +119,8 @@ def linear_attention(query: Array, key: Array, value: Array, state: Array, decay
     `query` is [batch, tokens, groups, heads, keys], `key` [batch, tokens, groups, keys], `value` [batch, tokens,
     groups, values], and `state` [batch, groups, keys, values]. Each token multiplies the rows of the state S by `decay`
     [batch, tokens, groups, keys], and adds the product of the column key and the row value. With `beta` [batch, tokens,
-    groups], this row is beta * (value - S^T key). The output is S^T query. All heads of a group read one state.
+    groups], this row is beta * (value - S^T key). The output is S^T query. All heads of a group read one state. All
+    operands are f32. Raises GraphError if they are not, or if shapes disagree.
     """
     out = np.empty((*query.shape[:4], value.shape[3]), np.float32)
     for t in range(key.shape[1]):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.ir import Node
-from graphq.kernels.jit import Functions, Loop, emits
+from graphq.kernels.jit import Loop, block_module
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, constant, smaller, vector
 from graphq.kernels.lanes.vector import Columns, over_columns
@@ -50,20 +50,17 @@ def _advance(b: Builder, at: dict[str, Value], row: Value, c: Columns, decays: b
             c.store(y, at["target"] + reader * width, F32, 4)
 
 
-def linear_attention(decays: int, delta: int) -> Functions:
-    """Make the block function of some states: all steps of LANES columns at a time."""
-    @emits
-    def block(b: Builder, args: Value, index: Value) -> None:
-        at = {name: LINEAR.load(args, name) for name in LINEAR.fields}
-        first = index * at["each"]
-        with Loop(b, smaller(at["each"], at["rows"] - first)) as rows:
-            def strip(vectors: list[Columns], carried: list[Value]) -> list[Value]:
-                _advance(b, at, first + rows.k, vectors[0], bool(decays), bool(delta))
-                return carried
+@block_module
+def linear_attention(b: Builder, args: Value, index: Value, *, decays: int, delta: int) -> None:
+    """Take all steps of some states, LANES columns at a time. With `decays` there is a decay, with `delta` a beta."""
+    at = {name: LINEAR.load(args, name) for name in LINEAR.fields}
+    first = index * at["each"]
+    with Loop(b, smaller(at["each"], at["rows"] - first)) as rows:
+        def strip(vectors: list[Columns], carried: list[Value]) -> list[Value]:
+            _advance(b, at, first + rows.k, vectors[0], bool(decays), bool(delta))
+            return carried
 
-            over_columns(b, at["values"], LANES, [], strip)
-
-    return Functions(block=block)
+        over_columns(b, at["values"], LANES, [], strip)
 
 
 def linear_attention_steps(b: PlanBuilder, node: Node) -> None:

@@ -24,7 +24,7 @@ INFINITY = float("inf")
 
 def block_sums(b: Builder, n: Value, zeros: Sequence[Value], add: Callable[[Value, list[Value]], list[Value]]
                ) -> list[Value]:
-    """Emit sums of n terms in the order of `float_sums`. `add(k, sums)` emits the sums with term number k."""
+    """Emit sums of n terms in the order of `float_sums`. `add(k, sums)` adds term k. For n = 0 they are `zeros`."""
     with Loop(b, (n + (BLOCK - 1)) // BLOCK, zeros) as blocks:
         start = blocks.k * BLOCK
         with Loop(b, smaller(n - start, BLOCK), zeros) as chains:

@@ -11,7 +11,7 @@ from graphq.torch.operators.importer import operator_name
 BY_PART = frozenset({"cat", "clone", "index", "index_select", "mean", "mul", "neg", "stack", "sum"})
 """Operators that compute each part in the same way, from complex operands and real factors. All views do as well."""
 
-SUMS = frozenset({"add", "mul", "sub"})
+OF_TWO = frozenset({"add", "mul", "sub"})
 """Operators whose functions in `COMPLEX` need two complex operands."""
 
 
@@ -58,7 +58,7 @@ def on_pairs(node: fx.Node, values: Mapping[fx.Node, Any]) -> Tensor:
     """Compute a call with complex operands or results from pairs."""
     target: Any = node.target
     name, given = operator_name(target).removeprefix("aten."), (node.args, dict(node.kwargs))
-    if name in COMPLEX and (name not in SUMS or all(map(is_complex, node.args)) and not node.kwargs):
+    if name in COMPLEX and (name not in OF_TWO or all(map(is_complex, node.args)) and not node.kwargs):
         return COMPLEX[name](*fx.node.map_arg(node.args, values.__getitem__))
     known = name in BY_PART or getattr(target, "is_view", False)
     if not known or any(isinstance(x, complex) for x in node.args):

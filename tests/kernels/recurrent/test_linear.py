@@ -6,8 +6,6 @@ from levels import pairs_at_each_width
 
 import graphq as gq
 
-in_onnx = pytest.mark.skipif(
-    onnx.defs.onnx_opset_version() < 27, reason="LinearAttention came with operator set 27")
 SIZES = [(1, 3, 2, 2, 8, 40), (2, 5, 1, 3, 64, 64), (2, 1, 1, 1, 300, 33), (1, 2, 3, 2, 5, 97)]
 """Batch, tokens, heads of a group, groups, keys and values."""
 
@@ -53,7 +51,6 @@ def test_equals_its_formula_and_the_sums(level, sizes, decays, delta):
             np.testing.assert_allclose(outputs[name], wanted, rtol=1e-4, atol=1e-5)
 
 
-@in_onnx
 @pytest.mark.parametrize("decays, delta", [(False, True), (True, False)])
 def test_a_file_gives_the_same_numbers(decays, delta, tmp_path):
     """The first file has the logarithm of the decay; the second has the operand of the exp that the first one made."""
@@ -93,7 +90,6 @@ def file(shapes, **attrs):
                                   opset_imports=[onnx.helper.make_opsetid("", 27)])
 
 
-@in_onnx
 @pytest.mark.parametrize("batch, tokens", [(2, 5), (None, None)])
 def test_without_a_state_it_starts_from_zeros(batch, tokens):
     shapes = {"q": (batch, tokens, 16), "k": (batch, tokens, 8), "v": (batch, tokens, 4), "s": None, "d": None,
@@ -108,7 +104,6 @@ def test_without_a_state_it_starts_from_zeros(batch, tokens):
     assert "onnx_node" not in without.explain() and "scan" not in without.explain()
 
 
-@in_onnx
 @pytest.mark.parametrize("rule, extra, error", [
     ("foo", {}, "attribute 'update_rule' must be linear, gated, delta or gated_delta, got 'foo'"),
     ("linear", {"d": (1, 2, 8)}, "the rule 'linear' needs no decay and no beta"),
