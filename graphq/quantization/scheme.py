@@ -46,8 +46,8 @@ class Scheme:
     - `wide`, `wide_weights`: layers with 16-bit activations or weights. Each costs one more 8-bit layer, for the
       remainder that the first 8 bits leave.
     - `between`: values between layers that are quantized for sums, concats and pools (between.py); ("*",) means all.
-    - `preset`, for method "automatic": a point of the frontier of loss over time. "fast" is the fastest point,
-      "accurate" loses least, "balanced" weighs both (`Search.choose`).
+    - `preset`, for method "automatic": a point of the frontier of loss over time. "accurate" loses least, "balanced"
+      weighs both, and so does "fast", from points about as fast as min-max in 8 bits (`Search.choose`).
     - `max_loss`, `max_time`: the fastest point with at most this loss, or the point that loses least in at most this
       share of f32's time, as estimated. They take the place of a preset.
     - `limits`: the range (low, high) of tensors by name, instead of the method's range.

@@ -142,9 +142,9 @@ class Search(Trials):
         """The point that the scheme asks for, and the most that it may lose with integers between layers.
 
         "accurate" is the last point. Other presets choose from points that lose no more than min-max, neither at most
-        nor typically (`typical`): "fast" the first one, or min-max if no point is faster, "balanced" the least product
-        of loss and time to the power EXCHANGE. Losses up to TARGET, PART of the loss of PLAIN methods, and the loss of
-        "fast" count as equal. The curve of "fast" begins with it.
+        nor typically (`typical`), or choose min-max: "balanced" the least product of loss and time to the power
+        EXCHANGE, "fast" the same from points that take at most EQUAL times as long as min-max. Losses up to TARGET,
+        PART of the loss of PLAIN methods, and the loss of min-max count as equal.
         """
         curve = self.curve
         if scheme.max_loss is not None:
@@ -162,14 +162,14 @@ class Search(Trials):
         if scheme.preset == "accurate":
             return curve[-1], max(GOOD, curve[-1].loss)
         plain = self.point(self.uniform(Candidate("min_max")))
-        usable = [p for p in curve if p.loss <= plain.loss and self.typical(p.setting) <= self.typical(plain.setting)]
-        fast = min([plain, *usable[:1]], key=lambda p: p.time)
-        if scheme.preset == "fast" or not usable:
-            curve[:] = [fast, *(p for p in curve if p.time > fast.time)]
-            return fast, GOOD
-        enough = max(GOOD, min(tuned.TARGET, fast.loss, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
+        usable = [p for p in curve if p.loss <= plain.loss and self.typical(p.setting) <= self.typical(plain.setting)
+                  and (scheme.preset != "fast" or p.time <= tuned.EQUAL * plain.time)]
+        if not usable:
+            curve[:] = [plain, *(p for p in curve if p.time > plain.time)]
+            return plain, GOOD
+        enough = max(GOOD, min(tuned.TARGET, plain.loss, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
         point = min(usable, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
-        return point, max(point.loss, enough)
+        return point, GOOD if scheme.preset == "fast" else max(point.loss, enough)
 
     def plain(self, method: Method) -> Setting:
         """The setting of a plain method (PLAIN)."""

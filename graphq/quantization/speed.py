@@ -11,12 +11,11 @@ from graphq.compile import compile
 from graphq.ir import Graph, counted
 from graphq.kernels.threads.team import run_until_settled
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
 
 TURNS, SECONDS = 5, 0.3
 """All models run at least TURNS times, and for at least SECONDS in total."""
-PAYS = 1.05
-"""The least speedup at which a report says that int8 pays."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Speed:
     @property
     def pays(self) -> bool:
         """Whether the quantized model is faster than f32 by more than chance."""
-        return self.ratio >= PAYS
+        return self.ratio >= tuned.EQUAL
 
     def json(self) -> dict[str, Any]:
         """The numbers for a report."""

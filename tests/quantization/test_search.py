@@ -8,7 +8,7 @@ from graphq.quantization import tuned
 from graphq.quantization.compare import distance
 from graphq.quantization.price import Price
 from graphq.quantization.scheme import Candidate, Scheme, wider, with_scheme
-from graphq.quantization.search import GOOD, RANGES, Point, Search, falling, growing, widest
+from graphq.quantization.search import GOOD, PLAIN, RANGES, Point, Search, falling, growing, widest
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_a_chosen_point_leaves_no_other_that_loses_as_much(work, plain, monkeypa
     """The second point loses less than plain min-max, but its graph loses more."""
     curve = [Point(with_scheme(plain, exclude=names), 0.3 + 0.1 * len(names), loss)
              for names, loss in (((), 1e-2), (("a",), second), (("a", "b"), 1e-3))]
-    losses = {p.setting: p.loss for p in curve} | {work.plain("min_max"): 4e-3}
+    losses = {p.setting: p.loss for p in curve} | {work.plain(method): 4e-3 for method in PLAIN}
     monkeypatch.setattr(Search, "frontier", lambda self, s: curve)
     monkeypatch.setattr(Search, "between_products", lambda self, s, most: s)
     monkeypatch.setattr(Search, "loss", lambda self, s, most=1.0: losses[s])
@@ -214,13 +214,23 @@ def test_plain_methods_quantize_everything(work):
     assert setting.scheme.between == ()
 
 
-def test_fast_is_plain_min_max(work, plain, monkeypatch):
+@pytest.mark.parametrize("losses, chosen", [
+    ((0.03, 0.025, 0.001), None), ((0.019, 0.001, 1e-4), 1), ((0.004, 0.0035, 1e-4), 0), ((0.001, 5e-4, 1e-4), 0)])
+def test_fast_is_the_best_point_of_those_about_as_fast_as_min_max(work, monkeypatch, losses, chosen):
+    """min-max takes 0.5 and loses 0.02; losses up to half of that, and up to TARGET, count as equal."""
+    mse, percentile = work.uniform(Candidate("mse")), work.uniform(Candidate("percentile"))
+    times = {mse: 0.4, percentile: 0.5 * tuned.EQUAL, work.uniform(Candidate("min_max", 1.0)): 0.5 * tuned.EQUAL + 0.01}
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: 0.02)
-    monkeypatch.setattr(Price, "time", lambda self, setting: 0.3)
-    monkeypatch.setattr(work, "curve", [Point(work.uniform(Candidate("mse")), 0.3, 0.001), Point(plain, 0.5, 1e-4)],
+    monkeypatch.setattr(Price, "time", lambda self, setting: times.get(setting, 0.5))
+    monkeypatch.setattr(work, "curve", [Point(s, t, loss) for (s, t), loss in zip(times.items(), losses, strict=True)],
                         raising=False)
+    points = [*work.curve]
     point, limit = work.choose(Scheme(method="automatic", preset="fast"))
-    assert point is work.curve[0] and point.setting == work.plain("min_max") and limit == GOOD
+    assert limit == GOOD
+    if chosen is None:
+        assert work.curve[0] is point and point.setting == work.plain("min_max") and work.curve[1:] == points[1:]
+    else:
+        assert point is points[chosen] and work.curve == points
 
 
 def test_a_point_that_typically_loses_more_than_min_max_is_not_fast(monkeypatch):
