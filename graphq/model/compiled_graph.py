@@ -216,7 +216,7 @@ class CompiledGraph:
         checked = self._fast_check(given)
         run, arrays = self._prepared(checked)
         for name, x, p in zip(self.names, checked, self.signature.inputs, strict=True):
-            if x is not given[name]:
+            if address_of(x) != address_of(np.asarray(given[name])):
                 raise InputError(f"bind: input '{name}' must be a C-contiguous, aligned array {p.type}")
             if p.property == SIZE:
                 raise InputError(f"bind: shapes depend on the elements of input '{name}', so the model must be called")

@@ -73,6 +73,18 @@ def test_two_threads():
     np.testing.assert_array_equal(y, model(x))
 
 
+def test_an_array_of_a_subclass_is_read_where_it_is(tmp_path):
+    x, y = floats(7, 24), np.empty((7, 40), np.float32)
+    x.tofile(tmp_path / "x")
+    mapped = np.memmap(tmp_path / "x", np.float32, "r+", shape=x.shape)
+    model = gq.compile(dense(7))
+    run = model.bind(mapped, out=y)
+    for _ in range(2):
+        run()
+        np.testing.assert_array_equal(y, model(np.array(mapped)))
+        mapped += 1
+
+
 def test_refuses():
     model, x, y = gq.compile(dense(7)), floats(7, 24), np.empty((7, 40), np.float32)
     with pytest.raises(InputError, match=r"bind: input 'x' must be a C-contiguous, aligned array f32\[7,24\]"):
