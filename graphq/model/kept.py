@@ -35,7 +35,7 @@ from graphq.kernels.target.level import Level
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.files import ELSEWHERE
 from graphq.model.plans import Options, Plans
-from graphq.model.saved_models import Added, Saved, Settings, save, save_plan
+from graphq.model.saved_models import Added, Saved, Settings, Written, save, save_plan
 from graphq.model.saved_values import Unsaved, Writer
 from graphq.plan.runtime import NativePlan
 
@@ -113,6 +113,7 @@ class Kept:
                  options: tuple[object, ...]) -> None:
         self.digest, self.name = digest, cache.model_name(digest)
         self._given, self._level, self._threads, self._options = given, level, threads, options
+        self._written: Written | None = None
 
     @staticmethod
     def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> "Kept | None":
@@ -164,6 +165,8 @@ class Kept:
         except (GraphqError, OSError) as e:
             log.warning("a kept model cannot be used, and is compiled anew: %s", e)
             return None
+        self._written = Written(saved.file.digest, [saved.array(k) for k in range(len(saved.arrays))],
+                                [x.recipe for x in saved.modules])
         model.origin = f"compiled before, and kept in {path}"
         self._follow(model, [sizes for sizes, _ in saved.plans(options.threads)])
         return model
@@ -191,7 +194,7 @@ class Kept:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
-        self.start_writing(partial(save, of=model.plans, key=self.digest, mode=0o600))
+        self.start_writing(partial(self._write, plans=model.plans))
         self._follow(model, [plan.sizes for plan in model.plans.all()])
 
     def _follow(self, model: CompiledGraph, known: Iterable[Iterable[int]]) -> None:
@@ -199,28 +202,27 @@ class Kept:
         kept = set(map(tuple, known))
 
         def grown(plans: Plans) -> None:
-            for plan in plans.in_memory():
+            for plan in plans.all(read=False):
                 if plan.sizes not in kept:
                     kept.add(plan.sizes)
-                    self.start_writing(partial(self._write_plan, plan=plan, plans=plans))
+                    self.start_writing(partial(self._write, plans=plans, plan=plan))
 
         model.plans.grown = grown
 
     def start_writing(self, write: Callable[[Path], None]) -> None:
         """Call `write` with the model's path, in the background and after all earlier calls have ended."""
-        writers.setdefault(self.digest, Tasks("graphq-keeping")).start(
-            partial(self._write, write), "a compiled model is not kept")
+        def run() -> None:
+            if (folder := cache.lasting()) is not None:
+                write(folder / self.name)
+                cache.tidy(folder)
 
-    def _write(self, write: Callable[[Path], None]) -> None:
-        """Write a file."""
-        if (folder := cache.lasting()) is not None:
-            write(folder / self.name)
-            cache.tidy(folder)
+        writers.setdefault(self.digest, Tasks("graphq-keeping")).start(run, "a compiled model is not kept")
 
-    def _write_plan(self, path: Path, plan: NativePlan, plans: Plans) -> None:
-        if not path.is_file():
-            return save(path, plans, key=self.digest, mode=0o600)
-        save_plan(path.with_name(cache.plan_name(self.digest, plan.sizes)), plan, Saved(path))
+    def _write(self, path: Path, plans: Plans, plan: NativePlan | None = None) -> None:
+        if plan is None or self._written is None or not path.is_file():
+            self._written = save(path, plans, key=self.digest, mode=0o600)
+            return
+        save_plan(path.with_name(cache.model_name(self.digest, plan.sizes)), plan, self._written)
         for oldest in cache.plan_files(path.parent, self.digest)[MOST_PLANS:]:
             remove(oldest)
 

@@ -42,7 +42,7 @@ V = TypeVar("V")
 MAX_SHAPES = 64
 """The most sets of shapes whose runners are kept; the least recently used is dropped first."""
 MOST_COVERED = 3
-"""The most open sizes of a model that gets plans for each choice of sizes of 1 (`OpenPlans.covering`)."""
+"""The most open sizes of a model that gets plans for each choice of sizes of 1 (`OpenPlans.cover`)."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
 """The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
 background = Tasks("graphq-planning")
@@ -82,8 +82,8 @@ class OpenPlans(Plans):
             self.at(self._latest[0])  # there may be a better plan now
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, NativePlan):
-            latest = self._in_full(latest)
-            return self._passed(latest, self._places.shapes(latest.sizes))
+            full = self._in_full(latest)
+            return self._passed(full, self._places.shapes(full.sizes))
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def _passed(self, made: NativePlan, shapes: Shapes, runner: Runner | None = None, given: Sequence[Any] = ()
@@ -102,23 +102,25 @@ class OpenPlans(Plans):
         passed = Passed.of(rebuild, self.options) if in_one_plan(graph) else Staged(graph, self._part)
         return passed.formula(arrays)
 
-    def all(self) -> list[NativePlan]:
-        """All plans, including the plans in a file."""
-        for of in list(self.by_class):
+    def all(self, read: bool = True) -> Sequence[OpenPlan]:
+        """All plans; without `read`, no plans of a file that were not read yet."""
+        for of in list(self.by_class) if read else ():
             list(self._of_class(of))
-        return self.in_memory()
+        with self._order.hold:
+            return [plan for plans in self.by_class.values() for plan in plans]
 
-    def covering(self) -> list[NativePlan]:
-        """All plans, after new ones for each choice of open sizes that are 1 or larger, unless plans hold for them.
+    def cover(self) -> None:
+        """Make a plan for each choice of open sizes that are 1 or larger, unless plans hold for them.
 
-        The new plans come first. Only the first axis of an image can have size 1. There are no new plans if the model
-        has more than MOST_COVERED open sizes, or if sizes are elements of inputs.
+        `all` then has the new plans first. Only the first axis of an image can have size 1. There are no new plans if
+        the model has more than MOST_COVERED open sizes, or if sizes are elements of inputs.
         """
         background.join()
         used, axes = list(self.by_class), dict(zip(self.names, self._axes, strict=True))
         if self.for_each_shape or len(axes) > MOST_COVERED or any(p.of_value for p in self._places.all):
-            return self.all()
-        for one in product(*[(True, False) if axis == 0 or rank < 4 else (False,) for axis, rank in axes.values()]):
+            return
+        ones = product(*[(False, True) if axis == 0 or rank < 4 else (False,) for axis, rank in axes.values()])
+        for one in sorted(ones, key=lambda one: len({*one})):  # first sizes that are all 1, or all larger
             sizes = self._likely_sizes([name for name, is_one in zip(axes, one, strict=True) if is_one])
             with suppress(GraphqError, _Anew):  # the graph may reject these sizes
                 if main_thread().is_alive():  # Python is not ending
@@ -126,12 +128,6 @@ class OpenPlans(Plans):
         with self._order.hold:
             for of in used:
                 _put_last(self.by_class, of, self.by_class.get(of, []), MAX_CLASSES)
-        return self.all()
-
-    def in_memory(self) -> list[NativePlan]:
-        """The plans that were made, or read from a file."""
-        with self._order.hold:
-            return [plan for plans in self.by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
         """The lines of a report on open sizes: the ranges of sizes, how many plans each range has, and why."""
@@ -196,7 +192,8 @@ class OpenPlans(Plans):
                 made = self._ensured(sizes)
             except _Anew:
                 self.for_each_shape = True
-        elif class_of(made.made.sizes) != of and (os.getpid(), of) not in self._improved:
+        elif (os.getpid(), of) not in self._improved and (
+                class_of(made.made.sizes) != of or self.grown and self.by_shapes and not self._from_file):
             self._improved.add((os.getpid(), of))
             background.start(
                 partial(self._improve, sizes),
@@ -204,12 +201,11 @@ class OpenPlans(Plans):
         return made
 
     def _ensured(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner:
-        """The runner of a plan of these classes (see `_known`), or of a new plan. Its kernels are compiled."""
+        """The runner of a plan of these classes (see `_known`), or of a new plan."""
         with self._making.setdefault(class_of(sizes), Lock()).hold, budget(self.options.memory):
             made = self._known(sizes, classes)
             if made is None:
                 made = self._new(sizes)
-                made.prepare()
                 self._keep(made.made)
                 if self.grown is not None:
                     self.grown(self)
@@ -222,24 +218,29 @@ class OpenPlans(Plans):
         if not main_thread().is_alive():  # Python is ending
             return
         with short_turns():
-            if self._from_file and self.grown is None:
-                self.all()
-            else:
-                self._ensured(sizes, [class_of(sizes)])
-            self.by_shapes = {}  # not `clear`: a call that has not ended may add another plan's runner to the old dict
+            read = self._from_file and self.grown is None
             if self.grown is not None:
-                self.covering()
+                self.cover()
+            if not read:
+                self._ensured(sizes, [class_of(sizes)])
+            new = [plan for plan in self.all(read) if not plan.prepared]
+            for plan in new:  # only now, because all kernels have begun to be compiled
+                made = plan.at(plan.sizes, self._arenas, self.options.cache)
+                if made is not None and main_thread().is_alive():
+                    made.prepare()
+            if new or read:
+                self.by_shapes = {}  # not `clear`: a call that has not ended may add a runner to the old dict
 
     def _known(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner | None:
         """The runner of a plan of these `classes` that holds; by default of any class, if possible of the sizes' own.
 
-        Plans in a file are read only if no plan in memory holds.
+        It is a plan whose kernels are compiled, if one holds. Plans in a file are read only if no plan in memory holds.
         """
         with budget(self.options.memory):
-            for read in (False, True):
+            for ready, read in ((True, False), (False, False), (False, True)):
                 for of in classes or self._classes_like(class_of(sizes)):
                     for plan in self._of_class(of, read):
-                        made = plan.at(sizes, self._arenas, self.options.cache)
+                        made = None if ready and not plan.prepared else plan.at(sizes, self._arenas, self.options.cache)
                         if made is not None:
                             self._keep(plan)
                             return made

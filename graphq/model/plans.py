@@ -323,17 +323,12 @@ class Plans:
         """The outputs computed in NumPy, at the shapes of these arrays."""
         return self.latest.formula(arrays)
 
-    def all(self) -> list[NativePlan]:
-        """All plans, including the plans in a file."""
-        return self.in_memory()
-
-    def covering(self) -> list[NativePlan]:
-        """All plans, after new ones for sizes that no call has had (see `OpenPlans.covering`)."""
-        return self.all()
-
-    def in_memory(self) -> list[NativePlan]:
-        """The plans that were made, or read from a file."""
+    def all(self, read: bool = True) -> Sequence[NativePlan]:
+        """All plans; without `read`, no plans of a file that were not read yet."""
         return [self.fixed.made] if isinstance(self.fixed, Runner) else []
+
+    def cover(self) -> None:
+        """Make plans for sizes that no call has had (see `OpenPlans.cover`)."""
 
     def classes(self) -> tuple[str, ...]:
         """The lines of a report on open sizes: the ranges of sizes, how many plans each range has, and why."""

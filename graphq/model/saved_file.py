@@ -39,10 +39,10 @@ DIGEST = hashlib.sha256().digest_size
 
 
 def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview], *,
-          mode: int = 0o666) -> None:
-    """Write a file: other processes see either the old file or the whole new file. Raises GraphError on failure.
+          mode: int = 0o666) -> str:
+    """Write a file: other processes see either the old file or the whole new file. Returns the file's digest.
 
-    `mode` has the file's permissions; the process's umask may reduce them.
+    `mode` has the file's permissions; the process's umask may reduce them. Raises GraphError on failure.
     """
     target = path_of(path)
     places, end = [], 0
@@ -56,14 +56,16 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
     if len(text) > MOST_INDEX:
         raise GraphError(f"{str(target)!r} cannot be written: an index of {len(text)} bytes is too large")
     head = HEAD.pack(MAGIC, FORMAT, 0, len(text), HEAD.size + DIGEST + len(text) + end)
+    digest = hashlib.sha256(head + text)
     try:
         if target.exists() and not target.is_file():
             raise ValueError("the path exists and is not a file")
         with new_file(target, mode) as file:
-            file.write(head + hashlib.sha256(head + text).digest() + text)
+            file.write(head + digest.digest() + text)
             file.writelines(_bytes_of(places, sections))
     except (OSError, ValueError) as e:
         raise GraphError(f"{str(target)!r} cannot be written: {getattr(e, 'strerror', None) or e}") from None
+    return digest.hexdigest()
 
 
 def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview]) -> Iterator[memoryview]:

@@ -54,11 +54,19 @@ The worst case is `[],[],[],...`: three bytes make a Python list and an entry of
 """
 
 
+class Written(NamedTuple):
+    """The digest of a file, and its arrays and the recipes of its kernels in order, for `save_plan`."""
+
+    digest: str
+    arrays: Sequence[np.ndarray]
+    recipes: Sequence[str]
+
+
 def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | None = None, *,
-         key: str | None = None, mode: int = 0o666) -> None:
+         key: str | None = None, mode: int = 0o666) -> Written:
     """Write a model: its graph as the user gave it, and its `plans` with the traces of their open sizes.
 
-    By default these are all plans, after the model got plans for more sizes (`Plans.covering`).
+    By default these are all plans, after the model got plans for more sizes (`Plans.cover`).
 
     `mode` has the file's permissions; the process's umask may reduce them. With a `key`, the file is for the kernel
     cache. It leaves out the kernels that all plans share, since the cache has them, and the facts about padding, which
@@ -75,7 +83,9 @@ def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | 
     writer = Writer()
     graph = writer.of(of.source)
     name, inputs, outputs = of.signature[:3]
-    made = _of_plans(writer, plans if plans is not None else of.covering() if key is None else of.all())
+    if plans is None and key is None:
+        of.cover()
+    made = _of_plans(writer, of.all() if plans is None else plans)
     for module in modules_of_team() if made and key is None else ():
         writer.module(module)
     if TARGET:
@@ -84,7 +94,7 @@ def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | 
         for step in plan_self_test(options.level, options.cache):
             writer.of(step)
     index, sections = _contents(writer, [graph, *(x for x, _ in made)], urgent=key is None)
-    write(path, {"builds": [{
+    digest = write(path, {"builds": [{
         "key": key, "sources": sources(), "cpu": cpu.describe(),
         "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
@@ -94,6 +104,7 @@ def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | 
         "rows_mix": of.rows_mix, "padding": None if key else of.padding,
         "plans": [[sizes, k] for k, (_, sizes) in enumerate(made, 1)], **index,
     }]}, sections, mode=mode)
+    return Written(digest, writer.arrays, [recipe for _, recipe, *_ in index["code"]])
 
 
 def merge(path: str | os.PathLike[str], files: Iterable[File]) -> None:
@@ -128,15 +139,15 @@ def _needed(build: Mapping[str, Any]) -> list[Any]:
     return [*([build["graph"]] if "graph" in build else []), *(x[-1] for name in _SECTIONS for x in build[name])]
 
 
-def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: "Saved") -> None:
+def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: Written) -> None:
     """Write a plan for the model in the file `to`, without that file's arrays and kernels. `Added` reads the plan."""
     writer = Writer()
-    for k in range(len(to.arrays)):
-        writer.array(to.array(k))
-    writer.modules = {recipe: (k, None) for k, (_, recipe, *_) in enumerate(to.index["code"])}
+    for x in to.arrays:
+        writer.array(x)
+    writer.modules = {recipe: (k, None) for k, recipe in enumerate(to.recipes)}
     for text, sizes in _of_plans(writer, [plan]):
         index, sections = _contents(writer, [text], len(to.arrays))
-        build = {"to": to.file.digest, "cpu": cpu.describe(), "plans": [[sizes, 0]], **index}
+        build = {"to": to.digest, "cpu": cpu.describe(), "plans": [[sizes, 0]], **index}
         write(path, {"builds": [build]}, sections, mode=0o600)
 
 
@@ -342,6 +353,7 @@ class Saved:
         if trace is None:
             return NativePlan(made)
         out = OpenPlan(made, trace)
+        out.prepared = True
         _ = out.program  # computed within `read`, which turns errors in the data into ParseErrors
         return out
 

@@ -36,10 +36,8 @@ def compact(plan: plans.Plan) -> plans.Plan:
 
 def on_threads(plan: plans.Plan, threads: int) -> plans.Plan:
     """Adapt a plan to `threads` threads, at most the number of threads that the plan was made for."""
-    def shared(step: plans.AnyStep) -> plans.AnyStep:
-        return step.shared(smallest(step.pieces, threads)) if isinstance(step, plans.Step) else step
-
-    return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))
+    return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple([
+        s.shared(smallest(s.pieces, threads)) if isinstance(s, plans.Step) else s for s in plan.steps]))
 
 
 MOST_SLOTS = 1 << 22

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class OpenPlan(NativePlan):
     """A plan for many sizes, with the trace of its open sizes (`base.sizes`).
 
-    `because` says why earlier plans could not run at the sizes that this plan was made for.
+    `because` says why earlier plans do not hold at its example; `prepared`, whether a run's kernels are compiled.
     """
 
-    because = ""
+    because, prepared = "", False
 
     def __init__(self, plan: Plan, trace: Trace, passed: "tuple[History, list[Refusal]] | None" = None) -> None:
         super().__init__(plan, passed)
@@ -83,6 +83,7 @@ class OpenPlan(NativePlan):
             made.arrays, made.arena = _offsets_at(self.arrays, values), _offsets_at(self.arena, values)
         made.segments = [values.of(x) if isinstance(x, PythonStep) else x for x in self.segments]
         made.errors = values.of(self.errors)
+        self.prepared = True
         return made
 
 

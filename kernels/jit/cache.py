@@ -155,25 +155,20 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def model_name(digest: str) -> str:
-    """The file name of a compiled model. `digest` is a hexadecimal digest of everything that its code depends on."""
-    return f"model_{digest[:32]}.graphq"
+def model_name(digest: str, sizes: Sequence[int] | None = None) -> str:
+    """The file name of a compiled model, or of a plan that a call added to it for these open sizes.
 
-
-def plan_name(digest: str, sizes: Sequence[int]) -> str:
-    """The file name of a plan that a call added to a compiled model for the open sizes `sizes`."""
-    return f"{_plan_prefix(digest)}{hashlib.sha256(repr(tuple(sizes)).encode()).hexdigest()[:32]}.plan"
+    `digest` is a hexadecimal digest of everything that the model's code depends on.
+    """
+    of_plan = None if sizes is None else hashlib.sha256(repr(tuple(sizes)).encode()).hexdigest()[:32]
+    return f"plan_{digest[:32]}_{of_plan}.plan" if of_plan else f"model_{digest[:32]}.graphq"
 
 
 def plan_files(path: Path, digest: str) -> list[Path]:
     """The files of plans that calls have added to a compiled model, the latest first. Raises OSError."""
     found = [(facts.st_mtime, entry.path) for entry, facts in _files(path)
-             if entry.name.startswith(_plan_prefix(digest)) and entry.name.endswith(".plan")]
+             if entry.name.startswith(f"plan_{digest[:32]}_") and entry.name.endswith(".plan")]
     return [Path(name) for _, name in sorted(found, reverse=True)]
-
-
-def _plan_prefix(digest: str) -> str:
-    return f"plan_{digest[:32]}_"
 
 
 def used(path: Path) -> None:
@@ -240,12 +235,9 @@ def folder() -> Path:
 
 def safe_folder(path: Path | None, writing: bool = True) -> Path:
     """Return `path` if it is safe to read and, if `writing`, to write; otherwise a temporary folder."""
-    if path is None:
-        reason: str | None = "the user has no home folder"
-    else:
-        reason = _unsafe(path, writing)
-        if reason is None:
-            return path.resolve()
+    reason = "the user has no home folder" if path is None else _unsafe(path, writing)
+    if path is not None and reason is None:
+        return path.resolve()
     _warn(path, str(reason))
     return temporary_folder()
 
@@ -328,17 +320,15 @@ def tidy(path: Path, now: float | None = None) -> int:
 
 def info() -> Info:
     """The cache's folder, and the number and size of its files."""
-    path = folder()
-    return _counted(path, {entry.name: facts.st_size for entry, facts in _files(path)})
+    return _counted({entry.name: facts.st_size for entry, facts in _files(folder())})
 
 
 def clear() -> Info:
     """Remove the cache's files, and no others. Returns the removed files' number and size. Loaded code stays usable."""
-    path = folder()
-    return _counted(path, {entry.name: facts.st_size for entry, facts in list(_files(path)) if remove(entry.path)})
+    return _counted({entry.name: facts.st_size for entry, facts in list(_files(folder())) if remove(entry.path)})
 
 
-def _counted(path: Path, sizes: Mapping[str, int]) -> Info:
+def _counted(sizes: Mapping[str, int]) -> Info:
     finished = [name for name in sizes if not _unfinished(name)]
     modules, models = (sum(name.endswith(suffix) for name in finished) for suffix in (".o", ".graphq"))
-    return Info(path, modules, models, sum(sizes.values()))
+    return Info(folder(), modules, models, sum(sizes.values()))

@@ -3,6 +3,7 @@ import logging
 import os
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import graphq as gq
 from graphq.errors import CompileError
 from graphq.kernels.jit import modules
 from graphq.model.open_plans import OpenPlans, background
+from graphq.plan.runtime import Runner
 
 
 def rows(n):
@@ -51,6 +53,19 @@ def test_a_call_does_not_wait_for_a_plan(planned, slow):
         (plan,) = planned.plans.by_class[of,]
         assert planned.plans.at(((n, 64),)).made is plan
         np.testing.assert_array_equal(planned(rows(n)), planned.formula(rows(n)))
+
+
+def test_a_plan_serves_no_calls_before_its_kernels_are_compiled(planned, monkeypatch):
+    compiled, prepare = threading.Event(), Runner.prepare
+    monkeypatch.setattr(Runner, "prepare", lambda self: compiled.wait() and prepare(self))
+    (small,) = planned.plans.by_class[2,]
+    planned(rows(40))
+    while (3,) not in planned.plans.by_class:
+        time.sleep(0.01)
+    assert planned.plans.at(((41, 64),)).made is small
+    compiled.set()
+    background.join()
+    assert planned.plans.at(((41, 64),)).made is planned.plans.by_class[3,][0]
 
 
 def test_calls_get_python_soon_while_a_plan_is_made(planned, monkeypatch):
@@ -113,17 +128,21 @@ def test_a_child_of_a_fork_makes_the_plan_that_its_parent_had_begun(planned, slo
 
 @pytest.mark.usefixtures("folder")
 def test_a_kept_model_whose_sizes_vary_gets_plans_for_sizes_of_one(tmp_path, monkeypatch):
-    """A call of another class of sizes begins them, for this process and the next."""
+    """The second size begins them, for this process and the next. All kernels begin before it waits for the first."""
+    waits, prepare = [], Runner.prepare
+    monkeypatch.setattr(Runner, "prepare", lambda self: waits.append(len(model.plans.all())) or prepare(self))
     g = gq.Graph()
     x = g.input("x", dtype="f32", shape=(None, None, 8))
     g.output(g.softmax(g.relu(g.add(x, np.ones((1, 1, 8), np.float32))), axis=-1), name="y")
     gq.save_onnx(g, tmp_path / "m.onnx")
     model = compiled(tmp_path / "m.onnx")
-    for n in (40, 300):
-        assert len(model.plans.all()) == 1
-        model(np.ones((1, n, 8), np.float32))
-        written()
-    assert len(model.plans.all()) == 5
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("graphq.model.kept.Saved", None)  # to write a plan, the model's file need not be read
+        for n, before in ((40, 1), (41, 1), (300, 4)):
+            assert len(model.plans.all()) == before
+            model(np.ones((1, n, 8), np.float32))
+            written()
+    assert waits == [4, 4, 4, 5] and len(model.plans.all()) == 5
     monkeypatch.setattr("graphq.passes.run_passes", None)
     again, before = compiled(tmp_path / "m.onnx"), modules.statistics().compiled
     assert again.origin.startswith(FOUND) and len(again.plans.all()) == 5
