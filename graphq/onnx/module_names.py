@@ -15,7 +15,6 @@ NOWHERE = "_empty_nn_module_stack_from_metadata_hook"
 QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 """Operators that a quantizer adds to a module. They do not count as calls of the module."""
 
-
 Key = TypeVar("Key", bound=Hashable)
 
 

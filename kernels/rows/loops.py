@@ -117,7 +117,7 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
             total = total + columns.where(e, zero)
         return [total]
 
-    lanes = over_columns(b, row.n, rows.LANES, [zero], turn, BESIDE)[0]
+    lanes = over_columns(b, row.n, rows.LANES, [zero], turn, BESIDE[0])[0]
     return fold(fold(lanes, operator.add, to=rows.GROUP), operator.add, pairs=True)
 
 
