@@ -6,7 +6,6 @@ A model file of a hundred bytes can ask for terabytes, for example by a padding 
 Reserved memory stays counted until the `budget` ends or a `recount` replaces the count.
 """
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -125,37 +124,36 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-_paused = False
+_before: tuple[int, int, int] | None = None
+"""The collector's thresholds before the pause; None if there is none."""
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the collector off within a `with` block or a decorated function.
+    """Keep the collector off in all threads within a `with` block or a decorated function.
 
-    Compiling makes hundreds of thousands of long-lived objects, and scanning them takes a tenth of the compile time. If
-    the collector is already off, it stays off. Only the main thread pauses it: another thread would undo at the end
-    what the user's code has set in the meantime.
+    Compiling makes hundreds of thousands of long-lived objects, and scanning them takes a tenth of the compile time;
+    other threads would wait. A threshold of 0 keeps the collector off. If the user's code sets another one meanwhile,
+    or calls `gc.disable`, that stays.
     """
-    global _paused
-    if not gc.isenabled() or threading.current_thread() is not threading.main_thread():
+    global _before
+    before = gc.get_threshold()
+    if not before[0]:  # it is off, or an outer block or another thread pauses it
         yield
         return
     try:
-        _paused = True
-        gc.disable()
+        _before = before
+        gc.set_threshold(0, *before[1:])
         yield
     finally:
-        if _paused:
-            _paused = False
-            gc.enable()
+        _resume()
 
 
-def _in_child() -> None:
-    """Switch the collector on again: the child lacks the thread that would end the pause."""
-    global _paused
-    if _paused:
-        _paused = False
-        gc.enable()
+def _resume() -> None:
+    global _before
+    if _before is not None and gc.get_threshold()[0] == 0:
+        gc.set_threshold(*_before)
+    _before = None
 
 
-at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_resume)  # the child lacks the thread that would end the pause
