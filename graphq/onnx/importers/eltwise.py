@@ -1,6 +1,6 @@
 """Importers of lane-wise operators."""
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal
 
 import numpy as np
@@ -34,13 +34,6 @@ def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
     if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
         return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
     return c.graph.add_node(lookup(function), [a, b], {})[0]
-
-
-@imports(*VARIADIC)
-def variadic(c: Call) -> Outputs:
-    """Import Max, Min, Sum of any number of tensors, combined from the first to the last."""
-    function = VARIADIC[c.node.op_type]
-    return reduce(lambda a, b: _binary(c, function, a, b), [c.input(k) for k in range(len(c.inputs))])
 
 
 @imports("Abs")
@@ -179,6 +172,9 @@ imports_each({
     # x if it is above alpha, else 0
     "ThresholdedRelu": lambda c: c.graph.select(
         c.graph.greater(c.input(0), one(c.input(0), c.attr("alpha", 1.0))), c.input(0), one(c.input(0), 0)),
+    # any number of tensors, combined from the first to the last
+    **dict.fromkeys(VARIADIC, lambda c: reduce(partial(_binary, c, VARIADIC[c.node.op_type]),
+                                               [c.input(k) for k in range(len(c.inputs))])),
     "Where": lambda c: (c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose)(
         c.input(0), c.input(1), c.input(2)),
 })

@@ -16,14 +16,6 @@ from graphq.ops.rules import FLOATS, normal_axis
 REDUCTIONS = {f"Reduce{name}": f"reduce_{name.lower()}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")}
 
 
-@imports(*REDUCTIONS, "ReduceSumSquare")
-def reduction(c: Call) -> Outputs:
-    """Import a reduction that graphq has as one operation, and the sum of squares."""
-    if c.node.op_type == "ReduceSumSquare":
-        return _reduced(c, c.graph.square(c.input(0)), "ReduceSum")
-    return _reduced(c, c.input(0), c.node.op_type)
-
-
 @imports("ReduceLogSum", "ReduceLogSumExp")
 def log_of_sum(c: Call) -> Outputs:
     """Import ReduceLogSum: `log(sum(x))`, and ReduceLogSumExp by ONNX's function or, in old versions, its reference."""
@@ -228,6 +220,9 @@ def normalizer(c: Call) -> Outputs:
     return g.divide(wide, g.reduce_max(wide, axes=[-1], keep_dims=True))
 
 
-# an onnx_node; before version 13, the operand becomes a matrix
-imports_each({"Hardmax": lambda c: None if c.version >= 13 else as_matrix(
-    c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])})
+imports_each({
+    # an onnx_node; before version 13, the operand becomes a matrix
+    "Hardmax": lambda c: None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0]),
+    **dict.fromkeys(REDUCTIONS, lambda c: _reduced(c, c.input(0), c.node.op_type)),
+    "ReduceSumSquare": lambda c: _reduced(c, c.graph.square(c.input(0)), "ReduceSum"),
+})

@@ -1,4 +1,5 @@
 """Importers of com.microsoft's operators that resemble one ONNX operator or combine a few simple operators."""
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,6 @@ from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, im
 from graphq.onnx.importers.matmul import expect_bias, plus_bias, product
 from graphq.onnx.importers.pool import channels_first
 from graphq.onnx.protos.tensors import element_of
-
-
-@imports("GridSample", "Trilu", domain=MICROSOFT)
-def alike(c: Call) -> Outputs:
-    """Import the ONNX operator of the same name, in its version of operator set 16."""
-    for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
-        c.input(k)
-    return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
 
 
 @imports("Pad", domain=MICROSOFT)
@@ -56,13 +49,6 @@ def expand_dims(c: Call) -> Outputs:
     """Import ExpandDims: insert a dimension of 1 at a constant axis of the result."""
     c.expect(1, (), (1,))
     return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(c.array(1).astype(np.int64).reshape(1))])
-
-
-@imports("Unique", domain=MICROSOFT)
-def unique(c: Call) -> Outputs:
-    """Import Unique: elements of a vector in the order of their first occurrence, their indices, and their counts."""
-    y, _, numbers, counts = standard(c, "Unique", [c.input(0)], 4, sorted=0)
-    return [y, numbers, counts]
 
 
 def _less_zero_point(c: Call, k: int) -> Value:
@@ -202,6 +188,7 @@ imports_each({
     # the softmax over the dimensions from `axis` on, as in operator set 11
     "BiasSoftmax": lambda c: standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11,
                                       axis=c.attr("axis", 1)),
+    **dict.fromkeys(("GridSample", "Trilu"), lambda c: standard(c, c.node.op_type, c.inputs, opset=16, **c.attrs)),
     "GatherND": lambda c: standard(c, "GatherND", [
         c.input(0), c.input(1) if c.input(1).dtype == s64 else c.graph.cast(c.input(1), dtype=s64)]),
     # (A - za) * (B - zb) in s32, for operands A, za, B and zb; an absent zero point is 0
@@ -209,4 +196,6 @@ imports_each({
     "NhwcMaxPool": lambda c: channels_first(
         c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0]),
     "QuickGelu": lambda c: swish(c, c.input(0), 1.702),
+    # elements of a vector in the order of their first occurrence, their indices, and their counts
+    "Unique": lambda c: itemgetter(0, 2, 3)(standard(c, "Unique", [c.input(0)], 4, sorted=0)),
 }, domain=MICROSOFT)
