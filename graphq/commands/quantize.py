@@ -54,7 +54,7 @@ ARGUMENTS: Arguments = (
            help="7: less exact, faster on x86 CPUs without VNNI (the automatic search uses 7 there if little is lost); "
                 "4: only with --mode weight_only"),
     *(option(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
-             help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for an operation, or "
+             help=f"{text}: the name of a result, module or ONNX node (*: any letters), op:Conv for an operation, or "
                   "FIRST..LAST for everything between two values")
       for field, text in (("exclude", "layers that stay in f32"), ("wide", "layers with 16-bit activations"),
                           ("wide_weights", "layers with 16-bit weights"))),
