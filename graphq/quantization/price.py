@@ -133,7 +133,7 @@ class Price:
         return found
 
     def exact(self, name: str) -> float:
-        """The time that one exact operand of a layer adds, with 16 bits or f32, whichever is less."""
+        """The time that one exact operand of a layer adds, with 16 bits or f32: the lesser, at least a nanosecond."""
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:

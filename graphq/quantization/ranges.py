@@ -122,7 +122,7 @@ def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, flo
 
 
 def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:
-    """The range of least mean squared error; the search alternates between the lower and the upper end.
+    """The range of least mean squared error; the search alternates between both ends until nothing changes.
 
     Sung et al., 2015, "Resiliency of deep neural networks under quantization", choose the step by this error; Banner
     et al., 2019, "Post-training 4-bit quantization of convolution networks", choose the clipping threshold by it.
@@ -137,12 +137,11 @@ def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 2
     if symmetric or low == 0 or high == 0:
         top = max(-low, high)
         return best([(max(low, -top * f), min(high, top * f)) for f in factors])
-    for _ in range(3):
+    before: tuple[float, ...] = ()
+    while before != (low, high):
         before = low, high
         low, high = best([(low, high * f) for f in factors])
         low, high = best([(low * f, high) for f in factors])
-        if (low, high) == before:
-            break
     return low, high
 
 
