@@ -175,6 +175,7 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, *,
             "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(own)]}, sections
 
 
+@collector_paused()
 def _of_plan(writer: Writer, made: NativePlan) -> list[Any] | None:
     """The JSON of a plan and its trace; None if JSON cannot express the plan. Loading then makes the plan again."""
     modules, plan = dict(writer.modules), compact(made.plan)

@@ -8,7 +8,8 @@ import pytest
 
 import graphq as gq
 from graphq.base.budget import collector_paused
-from graphq.model.saved_values import PlanReader
+from graphq.model.saved_values import PlanReader, Writer
+from graphq.plan.plan import Plan
 
 
 @pytest.fixture(autouse=True)
@@ -95,14 +96,16 @@ def test_passes_run_without_the_collector():
     assert seen == [False] and is_on()
 
 
-def test_a_saved_plan_is_read_without_the_collector(tmp_path, monkeypatch):
+def test_plans_are_written_and_read_without_the_collector(tmp_path, monkeypatch):
     """Also a plan for open sizes, which the first call reads."""
-    seen, read = [], PlanReader.of
+    seen, read, write = [], PlanReader.of, Writer.of
+    monkeypatch.setattr(Writer, "of", lambda self, x: isinstance(x, Plan) and seen.append(is_on()) or write(self, x))
     monkeypatch.setattr(PlanReader, "of", lambda self, x: seen.append(is_on()) or read(self, x))
     for rows in (2, None):
         g = gq.Graph()
         g.output(g.relu(g.input("x", dtype="f32", shape=(rows, 4))))
         gq.compile(g, threads=1).save(tmp_path / "m")
+        assert seen and not any(seen)
         seen.clear()
         assert gq.load_compiled(tmp_path / "m")(np.ones((2, 4), np.float32)).shape == (2, 4)
         assert seen and not any(seen) and is_on()
