@@ -1,14 +1,14 @@
 """oneDNN's partition API: `graph.partitions()` splits a graph into partitions; each compiles separately."""
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from graphq.compile import compile
 from graphq.errors import GraphError
-from graphq.ir import GRAPH_ORDER, Graph, Node, Value
+from graphq.ir import Graph, Node, Value
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.onednn.group import group
 from graphq.report.charts import listed
-from graphq.rewrite.partition import carve
 
 UNSUPPORTED = frozenset({"wildcard", "end"})
 """Operations that only mark values in oneDNN (End, Wildcard): their partitions compute nothing."""
@@ -83,17 +83,10 @@ def partitions(graph: Graph) -> Partitions:
         made = "place" not in node.meta
         ops = tuple(graph.nodes[n.meta["place"]] for n in (node.attrs["body"].nodes if made else [node]))
         anchor = node.attrs["anchor"] if made else node.op.name
-        body, entering, _ = carve(graph, ops)
-        for inner, v in zip(list(body.inputs), entering, strict=True):
-            body.rename(inner, names[v])
-        made_of = {v: x for n, copied in zip(sorted(ops, key=GRAPH_ORDER), body.nodes, strict=True)
-                   for v, x in zip(n.outputs, copied.outputs, strict=True)}
-        leaving = [v for v in made_of if not v.uses or any(u.node not in ops for u in v.uses)]
-        body.set_outputs([made_of[v] for v in leaving], [names[v] for v in leaving])
-        body.name = f"partition{len(out)}"
+        entering, leaving = _ports(ops)
         out.append(Partition(len(out), anchor, not any(n.op.name in UNSUPPORTED for n in ops), ops,
-                             tuple(ids[n] for n in ops), tuple(v for v in entering if v.data is None), tuple(leaving),
-                             body.specialize({}, {names[v]: v.data for v in entering if v.data is not None})))
+                             tuple(ids[n] for n in ops), tuple(v for v in entering if v.data is None), leaving,
+                             _alone(f"partition{len(out)}", ops, entering, leaving, names)))
     return out
 
 
@@ -118,4 +111,32 @@ def _names(graph: Graph) -> dict[Value, str]:
         while v.name is None and name in taken:
             name = f"_{name}"
         out[v] = name
+    return out
+
+
+def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
+    """The values that enter the operations (with constants), and the results that are used outside or not at all."""
+    inside = set(ops)
+    entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside)
+    leaving = (o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
+    return list(entering), tuple(leaving)
+
+
+def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
+           names: Mapping[Value, str]) -> Graph:
+    out = Graph(name)
+    new: dict[Value, Value] = {}
+    for v in entering:
+        if v.data is not None:
+            new[v] = out.add_constant(v.data, name=v.name)
+        else:
+            new[v] = out.input(names[v], dtype=v.dtype, shape=v.shape, property=v.property)
+    for node in ops:
+        values = [None if v is None else new[v] for v in node.inputs]
+        outs = out.add_node(node.op, values, node.attrs)
+        out.nodes[-1].meta = node.meta
+        for old, made in zip(node.outputs, outs, strict=True):
+            out.rename(made, names[old])
+            new[old] = made
+    out.set_outputs([new[v] for v in leaving], [names[v] for v in leaving])
     return out

@@ -33,8 +33,7 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
            for v in operands}
     for node in members:
         values = [None if v is None else new[v] for v in node.inputs]
-        outs = body.add_checked(node.op, values, node.attrs, [o.type for o in node.outputs],
-                                name=next((o.name for o in node.outputs), None))
+        outs = body.add_checked(node.op, values, node.attrs, [o.type for o in node.outputs], name=node.outputs[0].name)
         body.nodes[-1].meta, body.nodes[-1].origin = node.meta, node.origin
         new.update(zip(node.outputs, outs, strict=True))
     body.set_outputs([new[v] for v in results], [f"out{k}" for k in range(len(results))])
