@@ -59,9 +59,9 @@ compiling.serve({descriptors}, {idle})
 class Job:
     """A call of a function of `codegen` in another process, with the source of a kernel module as the argument.
 
-    `want` starts the job. Jobs with `first` overtake other jobs. Once `done` is set, either `error` or `answer` is set,
-    and `keep` has been called with the answer. `here` is set if the waiting thread must do the job itself. `process` is
-    the id of the process that put the job into the queue.
+    `want` starts the job. Jobs with `first`, and jobs that a thread waits for, overtake other jobs. Once `done` is set,
+    either `error` or `answer` is set, and `keep` has been called with the answer. `here` is set if the waiting thread
+    must do the job itself. `process` is the id of the process that put the job into the queue.
     """
 
     def __init__(self, function: str, source: "Source", keep: Callable[[Any], None] | None = None, *,
@@ -113,6 +113,8 @@ class Job:
 
         The thread polls, because with a lock a signal handler could wait forever for the thread that it interrupted.
         """
+        if not self.done and pool.workers:
+            pool.first.append(self)
         while not self.done:
             self.want()
             if self.here or not any(worker.is_alive() for worker in list(pool.workers)):

@@ -71,6 +71,25 @@ def test_what_is_wanted_comes_first_and_nothing_comes_twice(fresh, monkeypatch):
     assert [jobs.index(job) for job in done] == [4, 2, 3, 0, 1]
 
 
+def test_a_job_that_a_thread_waits_for_comes_next(fresh, monkeypatch):
+    monkeypatch.setattr(compiling, "start_workers", lambda: None)
+    monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.01)
+    jobs, done, waits = [Job("object_code", Source(multiples, (n,))) for n in range(4)], [], threading.Event()
+    monkeypatch.setattr(Worker, "do", lambda self, job: (done.append(job), waits.wait(), job.end(None, None)))
+    worker, waiting = Worker(None, 0), threading.Thread(target=jobs[3].result)
+    compiling.pool.workers.add(worker)
+    worker.start()
+    while not done:
+        time.sleep(0.001)
+    waiting.start()
+    while jobs[3] not in compiling.pool.first:
+        time.sleep(0.001)
+    waits.set()
+    waiting.join()
+    worker.join()
+    assert [jobs.index(job) for job in done] == [0, 3, 1, 2]
+
+
 def test_a_fork_begins_what_a_worker_of_its_parent_does(fresh, monkeypatch):
     """A job that nobody wanted yet, too: its worker is not in the fork, so that nobody would ever do it."""
     monkeypatch.setattr(compiling, "start_workers", lambda: None)
