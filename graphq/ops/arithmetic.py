@@ -10,6 +10,7 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import TensorType, register_op
 from graphq.kernels.lanes.expression import const, op
 from graphq.ops import rules
+from graphq.ops.binary import infer_select
 from graphq.ops.rules import Array
 
 CASTABLE = (f32, bf16, f16, f64, s64, s32, s16, s8, u64, u32, u16, u8, boolean)
@@ -114,14 +115,7 @@ def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
     return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)
 
 
-def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> TensorType:
-    """`cond` is boolean, `src_0` and `src_1` have the same dtype of CASTABLE, and all three shapes broadcast."""
-    rules.expect_dtype("cond", cond, (boolean,))
-    rules.expect_same_dtype(*CASTABLE, src_0=src_0, src_1=src_1)
-    return TensorType(src_0.dtype, rules.broadcast(cond.shape, src_0.shape, src_1.shape))
-
-
-@register_op(computes=False, infer=infer_choose, elementwise=True, onnx="Where")
+@register_op(computes=False, infer=partial(infer_select, allowed=CASTABLE), elementwise=True, onnx="Where")
 def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
     """`src_0` where `cond` is true, else `src_1`: like `select`, but for every dtype (ONNX Where)."""
     return np.where(cond, src_0, src_1)

@@ -80,12 +80,11 @@ def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast =
     return np.asarray(rules.widened(src_0) >= rules.widened(src_1))
 
 
-def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
-    """`cond` is boolean, `src_0` and `src_1` have the same float dtype, and all three shapes broadcast."""
+def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str = "numpy",
+                 allowed: tuple[DType, ...] = rules.FLOATS) -> TensorType:
+    """`cond` is boolean, `src_0` and `src_1` have the same dtype of `allowed`, and all three shapes broadcast."""
     rules.expect_dtype("cond", cond, (boolean,))
-    rules.expect_dtype("src_0", src_0, rules.FLOATS)
-    rules.expect_dtype("src_1", src_1, rules.FLOATS)
-    rules.expect_same_dtype(src_0=src_0, src_1=src_1)
+    rules.expect_same_dtype(*allowed, src_0=src_0, src_1=src_1)
     return TensorType(src_0.dtype, rules.combine(auto_broadcast, cond.shape, src_0.shape, src_1.shape))
 
 

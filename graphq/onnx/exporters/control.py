@@ -12,15 +12,15 @@ from graphq.onnx.protos.tensors import value_info
 def if_else(w: GraphWriter, node: Node) -> None:
     """Write If."""
     cond, *srcs = (w.name(v) for v in node.inputs)
-    _add(w, node, "If", [cond], then_branch=_body(w, node.attrs["then_body"], srcs),
-         else_branch=_body(w, node.attrs["else_body"], srcs))
+    w.add("If", [cond], [w.name(v) for v in node.outputs], then_branch=_body(w, node.attrs["then_body"], srcs),
+          else_branch=_body(w, node.attrs["else_body"], srcs))
 
 
 @exports("loop")
 def loop(w: GraphWriter, node: Node) -> None:
     """Write Loop."""
     names, count = [w.name(v) for v in node.inputs], 2 + node.attrs["states"]
-    _add(w, node, "Loop", names[:count], body=_body(w, node.attrs["body"], names[count:]))
+    w.add("Loop", names[:count], [w.name(v) for v in node.outputs], body=_body(w, node.attrs["body"], names[count:]))
 
 
 @exports("scan")
@@ -30,12 +30,9 @@ def scan(w: GraphWriter, node: Node) -> None:
     names, count = [w.name(v) for v in node.inputs], a["states"] + a["scanned"]
     lists = {"scan_input_axes": a["input_axes"], "scan_input_directions": a["reverse_inputs"],
              "scan_output_axes": a["output_axes"], "scan_output_directions": a["reverse_outputs"]}
-    _add(w, node, "Scan", names[:count], body=_body(w, a["body"], names[count:]), num_scan_inputs=a["scanned"],
-         **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no empty lists
-
-
-def _add(w: GraphWriter, node: Node, op: str, inputs: list[str], **attrs: GraphProto | int | list[int]) -> None:
-    w.add(op, inputs, [w.name(v) for v in node.outputs], **attrs)
+    w.add("Scan", names[:count], [w.name(v) for v in node.outputs], body=_body(w, a["body"], names[count:]),
+          num_scan_inputs=a["scanned"],
+          **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no empty lists
 
 
 def _body(w: GraphWriter, body: Graph, captured: Sequence[str]) -> GraphProto:

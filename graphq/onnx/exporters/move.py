@@ -11,10 +11,9 @@ from graphq.onnx.protos.tensors import array_of
 @exports("static_reshape")
 def static_reshape(w: GraphWriter, node: Node) -> None:
     """Write Reshape to the result's dimensions if all are known, otherwise to the attribute `shape`."""
-    if node.output.type.known:
-        w.node(node, "Reshape", w.integers(*node.output.type.dims), allowzero=1)
-    else:
-        w.node(node, "Reshape", w.integers(*node.attrs["shape"]), allowzero=int(not node.attrs["special_zero"]))
+    t = node.output.type
+    w.node(node, "Reshape", w.integers(*t.dims if t.known else node.attrs["shape"]),
+           allowzero=int(t.known or not node.attrs["special_zero"]))
 
 
 @exports("top_k")

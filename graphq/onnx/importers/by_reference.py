@@ -11,16 +11,12 @@ from numpy.typing import ArrayLike
 from graphq.dtypes import bf16, f16
 from graphq.ir import Dim
 from graphq.onnx.importers.composed import by_f32, standard
-from graphq.onnx.importers.importer import ML, Call, Outputs, imports, width
+from graphq.onnx.importers.importer import ML, Call, Outputs, imports, imports_each, width
 from graphq.onnx.importers.shape import limited
 
-
-@imports("Det", "DeformConv")
-def in_f32(c: Call) -> Outputs:
-    """Import Det and DeformConv. f16 and bf16 are computed in f32, because the reference would round partial sums."""
-    if c.input(0).dtype not in (bf16, f16):
-        return None
-    return by_f32(c, lambda *operands: standard(c, c.node.op_type, operands, **c.attrs)[0], *c.inputs)
+# f16 and bf16 are computed in f32, because the reference would round partial sums
+imports_each(dict.fromkeys(("Det", "DeformConv"), lambda c: None if c.input(0).dtype not in (bf16, f16) else by_f32(
+    c, lambda *operands: standard(c, c.node.op_type, operands, **c.attrs)[0], *c.inputs)))
 
 
 @imports("RoiAlign")

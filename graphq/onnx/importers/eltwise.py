@@ -8,25 +8,18 @@ import numpy as np
 from graphq.dtypes import DType, bf16, boolean, f8_e5m2, f16, f32, s8, s16, s32, s64, u8, u16
 from graphq.ir import Value, lookup
 from graphq.onnx.importers.composed import by_f32, one, standard
-from graphq.onnx.importers.importer import Call, Importer, Outputs, aligned, imports, imports_each, operation_of
+from graphq.onnx.importers.importer import Call, Importer, Outputs, aligned, imports, imports_each
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.arithmetic import NUMBERS
 from graphq.ops.eltwise import CASTS
 from graphq.ops.rules import FLOATS
 
+BINARY = {"Add": "add", "Div": "divide", "Mul": "multiply", "Sub": "subtract"}
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 BY_F32 = {**dict.fromkeys((boolean, s8, u8, s16, u16), (bf16, f16)), s32: (f16,), s64: (f16,)}
 """Casts of integers by way of f32: the target dtypes by the integer dtype. Each cast rounds only once, because f32 is
 exact for integers of up to 16 bits, and for larger integers up to the largest f16."""
-
-
-@imports("Add", "Sub", "Mul", "Div")
-def binary(c: Call) -> Outputs:
-    """Import Add, Sub, Mul, Div."""
-    op = operation_of(c.node.op_type)
-    assert op is not None
-    return _binary(c, op.name, *aligned(c))
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
@@ -81,15 +74,6 @@ def clip(c: Call) -> Outputs:
     return c.graph.clamp(x, min=limits[0], max=limits[1])
 
 
-@imports("Mean")
-def mean(c: Call) -> Outputs:
-    """Import Mean: the operands are added from the first to the last, and the sum is divided by their number."""
-    if not c.floats():
-        return None
-    total = reduce(c.graph.add, [c.input(k) for k in range(len(c.inputs))])
-    return c.graph.divide(total, one(total, len(c.inputs)))
-
-
 def for_f32(build: Callable[[Call, Value], Value]) -> Importer:
     """Make an importer of a function of f32; narrower floats are rounded once, and others left to the reference."""
     return lambda c: by_f32(c, lambda x: build(c, x), c.input(0)) if c.floats() else None
@@ -109,13 +93,6 @@ def _celu(c: Call, x: Value) -> Value:
 def swish(c: Call, x: Value, alpha: float = 1.0) -> Value:
     """`x * sigmoid(alpha * x)`, with the node's own alpha if it has one."""
     return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", alpha)))))
-
-
-@imports("PRelu")
-def prelu(c: Call) -> Outputs:
-    """Import PRelu: the slope broadcasts to x as in NumPy; before version 7 a 1-D slope has one element per channel."""
-    channels = c.version < 7 and len(c.input(1).type.dims) == 1 and c.input(1).type.dims != (1,)
-    return c.graph.prelu(c.input(0), c.input(1), per_channel_broadcast=channels, data_format="NCX")
 
 
 @imports("Gelu")
@@ -149,6 +126,7 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
 
 
 imports_each({
+    **dict.fromkeys(BINARY, lambda c: _binary(c, BINARY[c.node.op_type], *aligned(c))),
     "BitCast": lambda c: c.graph.bit_cast(c.input(0), dtype=dtype_of(c.attr("to"), "attribute 'to'")),
     "BitShift": lambda c: _binary(c, f"shift_{c.attr('direction').lower()}", c.input(0), c.input(1)),
     "BitwiseAnd": lambda c: _binary(c, "and", c.input(0), c.input(1)),
@@ -160,11 +138,17 @@ imports_each({
     # max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)
     "Celu": for_f32(_celu),
     "GreaterOrEqual": lambda c: c.graph.less_equal(c.input(1), c.input(0)),
+    # the sum from the first to the last operand, divided by their number
+    "Mean": lambda c: c.graph.divide(standard(c, "Sum", c.inputs)[0], one(c.input(0), len(c.inputs)))
+    if c.floats() else None,
     # the result has the sign of the divisor or, with `fmod`, of the dividend
     "Mod": lambda c: c.graph.arithmetic(
         c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo"),
     # x * -1 also changes the signs of zeros
     "Neg": lambda c: _binary(c, "multiply", c.input(0), c.graph.add_constant(one(c.input(0), -1))),
+    # the slope broadcasts to x as in NumPy; before version 7 a 1-D slope has one element per channel
+    "PRelu": lambda c: c.graph.prelu(c.input(0), c.input(1), data_format="NCX", per_channel_broadcast=(
+        c.version < 7 and len(c.input(1).type.dims) == 1 and c.input(1).type.dims != (1,))),
     "Selu": for_f32(_selu),
     # x / (1 + |x|)
     "Softsign": for_f32(lambda c, x: c.graph.divide(x, c.graph.add(c.graph.abs(x), one(x, 1)))),

@@ -59,6 +59,9 @@ BY_REFERENCE: dict[str, str] = {
 RENAMED = {"keep_dims": "keepdims"}
 """ONNX's names of attributes by graphq's names, if the names differ."""
 
+OLDER = {"bilinear": "linear", "bicubic": "cubic"}
+"""Older values of text attributes, and their names today: GridSample's modes before version 20."""
+
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions that an importer may raise for a malformed node, for example for a wrong rank or length."""
 
@@ -381,7 +384,7 @@ def by_declaration(c: Call) -> Outputs:
         theirs = RENAMED.get(name, name)
         if theirs in schema.attributes:
             x = c.attrs[theirs] if theirs in c.attrs else attribute_default(schema.attributes[theirs].default_value)
-            attrs[name] = bool(x) if a.annotation is bool else x
+            attrs[name] = bool(x) if a.annotation is bool else OLDER.get(x, x) if isinstance(x, str) else x
         elif theirs in inputs and c.has(inputs[theirs]):
             attrs[name] = c.numbers(inputs[theirs])[0]
     return c.graph.add_node(op, operands, attrs)

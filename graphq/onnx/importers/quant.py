@@ -91,13 +91,9 @@ def dynamic_quantize_linear(c: Call) -> Outputs:
     return c.graph.dynamic_quantize(x, scale, zp, dtype=t.u8), scale, zp
 
 
-@imports("ConvInteger")
-def conv_integer(c: Call) -> Outputs:
-    """Import ConvInteger, version 10."""
-    attrs = windows(c, spatial(c.input(0)))
-    del attrs["data_format"]
-    return c.graph.conv_integer(c.input(0), c.input(1), c.optional(2), c.optional(3), groups=c.attr("group", 1),
-                                **attrs)
+imports_each({"ConvInteger": lambda c: c.graph.conv_integer(
+    c.input(0), c.input(1), c.optional(2), c.optional(3), groups=c.attr("group", 1),
+    **{name: x for name, x in windows(c, spatial(c.input(0))).items() if name != "data_format"})})
 
 
 @imports("QLinearMatMul")

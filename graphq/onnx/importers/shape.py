@@ -22,6 +22,10 @@ def _s64(numbers: int | Sequence[int]) -> np.ndarray | Later:
 
 
 imports_each({
+    # the slices along `axis`, or the elements, where the condition is true
+    "Compress": lambda c: c.graph.gather(
+        c.input(0) if "axis" in c.attrs else c.graph.static_reshape(c.input(0), shape=[-1]),
+        c.graph.static_reshape(*standard(c, "NonZero", [c.input(1)]), shape=[-1]), axis=c.attr("axis", 0)),
     "Concat": lambda c: c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1)),
     "EyeLike": lambda c: _eye(c, *c.input(0).type.dims),
     "OptionalGetElement": lambda c: c.input(0),
@@ -29,6 +33,9 @@ imports_each({
     "Scatter": lambda c: c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0)),
     "Shape": lambda c: add_known(c.graph, _s64(c.input(0).type.dims[slice(c.attr("start", 0), c.attr("end"))])),
     "Size": lambda c: add_known(c.graph, _s64(math.prod(c.input(0).type.dims))),
+    # without `perm`, the dimensions are reversed
+    "Transpose": lambda c: c.graph.static_transpose(c.input(0), order=c.attr(
+        "perm", list(range(len(c.input(0).shape or c.input(0).type.dims)))[::-1])),
 })
 
 
@@ -153,23 +160,6 @@ def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
     return dims
 
 
-@imports("Transpose")
-def transpose(c: Call) -> Outputs:
-    """Import Transpose; without `perm` the dimensions are reversed."""
-    x = c.input(0)
-    rank = len(x.type.dims if x.shape is None else x.shape)
-    return c.graph.static_transpose(x, order=c.attr("perm", list(range(rank))[::-1]))
-
-
-@imports("GridSample")
-def grid_sample(c: Call) -> Outputs:
-    """Import GridSample; its modes have other names before version 20."""
-    mode = c.attr("mode", "linear")
-    return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
-                               padding_mode=c.attr("padding_mode", "zeros"),
-                               align_corners=bool(c.attr("align_corners", 0)))
-
-
 @imports("Slice")
 def slice_(c: Call) -> Outputs:
     """Import Slice; starts, ends, axes and steps are attributes before version 10 and constants since then."""
@@ -257,14 +247,6 @@ def blocks(c: Call) -> Outputs:
             ([n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3])
     x = c.graph.static_transpose(c.graph.static_reshape(c.input(0), shape=shape), order=order)
     return c.graph.static_reshape(x, shape=[n, *out])
-
-
-@imports("Compress")
-def compress(c: Call) -> Outputs:
-    """Import Compress: gather the slices along `axis`, or the elements, where the condition is true."""
-    x = c.input(0) if "axis" in c.attrs else c.graph.static_reshape(c.input(0), shape=[-1])
-    found, = standard(c, "NonZero", [c.input(1)])
-    return c.graph.gather(x, c.graph.static_reshape(found, shape=[-1]), axis=c.attr("axis", 0))
 
 
 @imports("ReverseSequence")
