@@ -30,7 +30,7 @@ def load_onnx(source: "str | os.PathLike[str] | bytes | ModelProto", *, memory: 
     no operation for a node, ONNX's reference evaluator runs the node as an `onnx_node`; `explain()` lists these nodes.
 
     Raises ParseError if `source` is not a model or its data is missing. Raises GraphError, naming the node, if the
-    model breaks a rule of ONNX or has types that graphq lacks (strings, sequences, maps, optionals). Raises
+    model breaks a rule of ONNX or has types that graphq lacks (strings, maps, changing sequences). Raises
     CompileError if the constants would take more than `memory` bytes (None: half of the machine's memory), GraphqError
     if the package onnx is missing.
     """

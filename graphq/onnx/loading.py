@@ -13,9 +13,9 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from graphq.base.budget import budget
 from graphq.base.paths import regular_file
 from graphq.errors import CompileError, GraphError, ParseError
-from graphq.ir import FILE_NAMES, Graph, TensorType
+from graphq.ir import FILE_NAMES, Graph, TensorType, Value
 from graphq.model.files import ELSEWHERE, is_of_torch
-from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph, label
+from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_node, label
 from graphq.onnx.module_names import module_names
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
@@ -206,11 +206,16 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
             dimensions |= {(v.name, k): name for k, name in enumerate(names) if name}
             t = tensor_type(v.type, f"input '{v.name}'")
             scope.values[v.name] = graph.input(v.name, dtype=t.dtype, shape=t.shape)
-    outputs = import_graph(graph, proto, scope)
+    for node in proto.node:
+        import_node(graph, node, scope, written=True)
     makers = {name: label(node) for node in proto.node for name in node.output}
-    for declared, value in zip(proto.output, outputs, strict=True):
-        _check_output(declared, value.type, makers.get(declared.name, "its input or initializer"))
-    graph.set_outputs(outputs, [v.name for v in proto.output])
+    outputs = list[tuple[str, Value]]()
+    for declared in proto.output:
+        outputs += [(f"{declared.name}[{k}]", x) for k, x in enumerate(scope.sequences.get(declared.name, ()))]
+        if declared.name not in scope.sequences:
+            outputs.append((declared.name, scope.values[declared.name]))
+            _check_output(declared, outputs[-1][1].type, makers.get(declared.name, "its input or initializer"))
+    graph.set_outputs([value for _, value in outputs], [name for name, _ in outputs])
     graph.prune()
     split = any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(model))
     facts = {"dimensions": dimensions, FILE_NAMES: scope.names, ELSEWHERE: split}

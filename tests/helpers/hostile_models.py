@@ -100,6 +100,9 @@ REFUSED = {
     "Add": model("Add", info("x", [1 << 24, 1]), info("z", [1, 1 << 24])),
     "Einsum": model("Einsum", info("x", [1 << 20]), info("z", [1 << 20]), equation="i,j->ij"),
     "Split": model("Split", X, opset=18, num_outputs=T40),
+    "SplitToSequence": model("SplitToSequence", info("x", [1 << 30])),
+    "SplitToSequence by a vector": model("SplitToSequence", info("x", [1 << 30]),
+                                         info("s", [1 << 30], TensorProto.INT64)),
     "HannWindow": model("HannWindow", const("s", T40)),
     "DFT": model("DFT", info("x", [1, 8, 1]), const("n", T40), axis=1),
     "AffineGrid": model("AffineGrid", info("x", [1, 2, 3]), const("s", [1, 1, 1 << 20, 1 << 20]), opset=20),
@@ -125,7 +128,8 @@ REFUSED = {
 LOADED = {
     "Loop": loop(helper.make_node("Add", ["v", "v"], ["w"])),
     "Loop by ONNX's reference": loop(helper.make_node("SequenceConstruct", ["v"], ["s"]),
-                                     helper.make_node("ConcatFromSequence", ["s"], ["w"], axis=0)),
+                                     helper.make_node("Mod", ["i", "i"], ["k"]),
+                                     helper.make_node("SequenceAt", ["s", "k"], ["w"])),
     **{f"{op} in blocks of 2**{bits}": model(
         op, const("q", np.ones((2, 3)), dtype), const("s", np.ones((2, 1)), np.float32), *zero,
         opset=21, axis=1, block_size=1 << bits)

@@ -179,7 +179,7 @@ def test_random_numbers_in_a_body_that_onnx_runs_are_refused(draw, reason):
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {
         n = Constant<value_int = 3>() c = Constant<value = bool {1}>() half = Constant<value_float = 0.5>()
         y = Loop(n, c, x) <body = b (int64 i, bool k, float[2] s) => (bool k2, float[2] t) {
-            k2 = Identity(k) q = SequenceConstruct(s) zero = Constant<value_int = 0>() e = SequenceAt(q, zero)
+            k2 = Identity(k) q = SequenceConstruct(s, s, s) e = SequenceAt(q, i)
             t = DRAW }>
     }""".replace("DRAW", draw))
     with pytest.raises(GraphError, match=f"Loop 'y': {reason}"):

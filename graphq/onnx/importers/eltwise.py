@@ -102,15 +102,6 @@ def gelu(c: Call) -> Outputs:
     return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
 
 
-@imports("Identity", "Dropout")
-def identity(c: Call) -> Outputs:
-    """Import Identity, and Dropout outside of training if its mask output is unused."""
-    training = c.data(2)
-    if c.outputs > 1 or c.has(2) and (training is None or training.any()):
-        return None
-    return c.input(0)
-
-
 def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
     """Cast `x` to `dtype`; None if floats of 8 bits are not to saturate, or powers of two not to be rounded up."""
     if dtype == x.dtype != f8_e5m2:  # a cast from f8_e5m2 to itself saturates infinities
@@ -137,6 +128,8 @@ imports_each({
     "CastLike": lambda c: cast_to(c, c.input(0), c.input(1).dtype),
     # max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)
     "Celu": for_f32(_celu),
+    # outside of training, if its mask output is unused
+    "Dropout": lambda c: None if c.outputs > 1 or c.has(2) and (c.data(2) is None or c.array(2).any()) else c.input(0),
     "GreaterOrEqual": lambda c: c.graph.less_equal(c.input(1), c.input(0)),
     # the sum from the first to the last operand, divided by their number
     "Mean": lambda c: c.graph.divide(standard(c, "Sum", c.inputs)[0], one(c.input(0), len(c.inputs)))

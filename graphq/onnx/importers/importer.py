@@ -34,12 +34,14 @@ DOMAINS = {"ai.onnx": ""}
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
-SEQUENCES = "sequences, optionals and maps are not supported: graphq has tensors"
+SEQUENCES = "optionals, maps and changing sequences are not supported: graphq has tensors and lists of known lengths"
+OF_SEQUENCES = frozenset(("ConcatFromSequence Identity OptionalGetElement SequenceAt SequenceConstruct SequenceEmpty "
+                          "SequenceLength SplitToSequence").split())
+"""Operators that make or read sequences. Sequences exist only during the import; ONNX's reference never sees them."""
 STRINGS = "strings are not supported: graphq has numbers"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(fallback.RANDOM, fallback.UNDEFINED),
-    **dict.fromkeys(("ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
-                     "SequenceInsert SequenceLength SequenceMap SplitToSequence ai.onnx.ml.CastMap "
+    **dict.fromkeys(("Optional SequenceErase SequenceInsert SequenceMap ai.onnx.ml.CastMap "
                      "ai.onnx.ml.DictVectorizer ai.onnx.ml.ZipMap").split(), SEQUENCES),
     **dict.fromkeys("RegexFullMatch StringConcat StringNormalizer StringSplit ai.onnx.ml.CategoryMapper".split(),
                     STRINGS),
@@ -106,12 +108,13 @@ def has_importer(node: NodeProto) -> bool:
 
 @dataclass
 class Scope:
-    """The values of a graph by their ONNX names, new `names` of some values, and the versions of its operator sets."""
+    """Values and sequences by their ONNX names, new `names` of some values, and the versions of operator sets."""
 
     opsets: Mapping[str, int]
     values: dict[str, Value] = field(default_factory=dict)
     folder: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    sequences: dict[str, list[Value]] = field(default_factory=dict)
 
 
 @dataclass
@@ -338,10 +341,12 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
         raise Refused(f"operator {node.op_type} of domain {domain} is not supported")
     if (wrong := REFUSED.get(fallback.title(domain, node.op_type))) is not None:
         raise (GraphError if wrong in (SEQUENCES, STRINGS) else Refused)(wrong)
-    missing = [name for name in fallback.used_names(node) if name not in scope.values]
-    if missing:
-        raise Refused(f"input '{missing[0]}' is not defined")
-    inputs = tuple(scope.values[name] if name else None for name in node.input)
+    for name in (name for name in fallback.used_names(node) if name not in scope.values):
+        if name not in scope.sequences:
+            raise Refused(f"input '{name}' is not defined")
+        if node.op_type not in OF_SEQUENCES:
+            raise GraphError(SEQUENCES)
+    inputs = tuple(scope.values.get(name) for name in node.input)
     if written and (wrong := clash(node, domain, version, inputs)) is not None:
         raise Refused(wrong)
     first, outs, why = len(graph.nodes), None, ""
@@ -350,15 +355,13 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
     except Refused:
         raise
     except GraphError as e:
-        if domain == MICROSOFT:
-            raise
         why = str(e)
     except MALFORMED as e:
         why = f"malformed: {type(e).__name__}: {e}"  # if the node is faulty, ONNX's shape inference will say so
     if outs is None:
         why = why or f"graphq has no operation for {node.op_type}({_given(node, inputs)})"
-        if domain == MICROSOFT:
-            raise Refused(why)
+        if domain == MICROSOFT or node.op_type in OF_SEQUENCES:
+            raise GraphError(why)
         return None, why
     made = (outs,) if isinstance(outs, Value) else tuple(outs)
     return {name: v for name, v in zip(node.output, _fold(graph, first, made), strict=False) if name}, ""

@@ -27,16 +27,34 @@ imports_each({
         c.input(0) if "axis" in c.attrs else c.graph.static_reshape(c.input(0), shape=[-1]),
         c.graph.static_reshape(*standard(c, "NonZero", [c.input(1)]), shape=[-1]), axis=c.attr("axis", 0)),
     "Concat": lambda c: c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1)),
+    "ConcatFromSequence": lambda c: c.graph.concat(*(
+        standard(c, "Unsqueeze", [x, c.graph.add_constant(np.asarray([c.attr("axis")]))])[0] if c.attr("new_axis", 0)
+        else x for x in _elements(c)), axis=c.attr("axis")),
     "EyeLike": lambda c: _eye(c, *c.input(0).type.dims),
-    "OptionalGetElement": lambda c: c.input(0),
+    **dict.fromkeys(("Identity", "OptionalGetElement"), lambda c: c.input(0) if c.has(0) else _made(c, _elements(c))),
     "OptionalHasElement": lambda c: c.graph.add_constant(np.asarray(c.has(0))),
     "Scatter": lambda c: c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0)),
+    "SequenceAt": lambda c: _elements(c)[c.numbers(1)[0]],
+    "SequenceConstruct": lambda c: _made(c, [c.input(k) for k in range(len(c.inputs))]),
+    "SequenceEmpty": lambda c: _made(c, []),
+    "SequenceLength": lambda c: c.graph.add_constant(np.asarray(len(_elements(c)))),
     "Shape": lambda c: add_known(c.graph, _s64(c.input(0).type.dims[slice(c.attr("start", 0), c.attr("end"))])),
     "Size": lambda c: add_known(c.graph, _s64(math.prod(c.input(0).type.dims))),
     # without `perm`, the dimensions are reversed
     "Transpose": lambda c: c.graph.static_transpose(c.input(0), order=c.attr(
         "perm", list(range(len(c.input(0).shape or c.input(0).type.dims)))[::-1])),
 })
+
+
+def _made(c: Call, sequence: list[Value]) -> Outputs:
+    c.scope.sequences[c.node.output[0]] = sequence
+    return ()
+
+
+def _elements(c: Call) -> list[Value]:
+    if c.has(0):
+        c.refuse(f"input 0 must be a sequence, got {c.input(0).type}")
+    return c.scope.sequences[c.node.input[0]]
 
 
 def _eye(c: Call, rows: int, columns: int) -> Value:
@@ -185,6 +203,21 @@ def split(c: Call) -> Outputs:
     if sum(sizes) != dims[axis] or min(sizes) < 0 or len(sizes) != len(c.node.output):
         c.refuse(f"sizes {list(sizes)} do not split {dims[axis]} elements into {len(c.node.output)} outputs")
     return list(parts(c.input(0), axis, sizes))
+
+
+@imports("SplitToSequence")
+def split_to_sequence(c: Call) -> Outputs:
+    """Import SplitToSequence by Split: into parts of one size, or of the sizes that a vector gives at run time."""
+    x, axis, sizes, most = c.input(0), c.attr("axis", 0), c.optional(1), 1 << 16
+    size, step = x.type.dims[axis], 1 if sizes is None or sizes.type.dims else c.numbers(1)[0]
+    count = sizes.type.dims[0] if sizes is not None and sizes.type.dims else -(-size // max(step, 1))
+    if step < 1 or not 0 < count <= most:
+        c.refuse(f"{size} elements must be split into 1 to {most} parts, got {count} parts of {step}")
+    if sizes is None and not c.attr("keepdims", 1):
+        return _made(c, [c.graph.gather(x, np.asarray(k), axis=axis) for k in range(size)])
+    if sizes is None or not sizes.type.dims:
+        sizes = c.graph.add_constant(np.asarray([min(step, size - k) for k in range(0, size, step)]))
+    return _made(c, standard(c, "Split", [x, sizes], count, axis=axis))
 
 
 @imports("Expand")
