@@ -27,7 +27,8 @@ def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | 
     PyTorch, and a log message gives the reason; without it, the error is raised. Results have no gradients.
 
     Parameters and buffers are constants. If one of them is replaced or changes in place, the next call compiles the
-    graph again, or the graph takes the tensor as an input if it changes again and again.
+    graph again. If the tensor changes a second time, it becomes an input of the graph: its elements are then converted
+    and packed for kernels at each call.
     """
     if torch.is_grad_enabled() and any(isinstance(x, torch.nn.Parameter) and x.requires_grad for x in inputs):
         log.warning("graphq computes no gradients: call the compiled module in torch.no_grad()")

@@ -19,6 +19,13 @@ HOW = """a module needs example inputs. Write
     graphq.compile(graphq.from_torch(program))         # called with arrays, or
     graphq.torch.compile(module, (example_input,))     # called with tensors"""
 
+RECURRENT = {
+    "specialized": "torch.export fixes the length of LSTM, GRU and RNN: leave the length out of dynamic_shapes, and "
+                   "compile a model for each length",
+    "FakeTensor": "torch.export cannot trace packed sequences: pass padded sequences, or use "
+                  'torch.compile(module, backend="graphq")'}
+"""What to do about errors of torch.export for modules with recurrent layers, by a word of PyTorch's message."""
+
 
 class TorchModel:
     """A compiled program: `model(*args, **kwargs)` takes and returns tensors, in the structure of the example inputs.
@@ -52,10 +59,10 @@ def compile_module(source: Any, example_inputs: Sequence[Any] | None, kwargs: Ma
             with torch.no_grad():
                 source = torch.export.export(source, tuple(example_inputs), dict(kwargs or {}),
                                              dynamic_shapes=dynamic_shapes)
-        except RuntimeError as e:
-            if "specialized" in str(e) and any(isinstance(m, torch.nn.RNNBase) for m in source.modules()):
-                raise GraphError("torch.export fixes the length of LSTM, GRU and RNN: leave the length out of "
-                                 "dynamic_shapes, and compile a model for each length") from e
+        except (RuntimeError, TypeError) as e:
+            why = next((text for word, text in RECURRENT.items() if word in str(e)), None)
+            if why is not None and any(isinstance(m, torch.nn.RNNBase) for m in source.modules()):
+                raise GraphError(why) from e
             raise
     elif example_inputs is not None or kwargs is not None or dynamic_shapes is not None:
         raise GraphError(f"example inputs and dynamic shapes belong to a module, got {type(source).__name__}")

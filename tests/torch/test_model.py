@@ -152,6 +152,8 @@ def test_errors_say_what_to_write(tmp_path):
     with pytest.raises(GraphError, match="fixes the length of LSTM.*compile a model for each length"):
         shapes = ({0: torch.export.Dim("t")},)
         gq.torch.compile(torch.nn.LSTM(2, 2).eval(), (torch.ones(3, 1, 2),), dynamic_shapes=shapes)
+    with pytest.raises(GraphError, match="cannot trace packed sequences: pass padded sequences"):
+        gq.torch.compile(Packed().eval(), (torch.ones(2, 3, 2), torch.tensor([3, 2])))
     with pytest.raises(GraphError, match="not made by from_torch"):
         gq.torch.compile(gq.Graph())
     with pytest.raises(GraphError, match="Tensor: this object of PyTorch has no graph"):
@@ -163,6 +165,16 @@ def test_errors_say_what_to_write(tmp_path):
         gq.compile(tmp_path / "bad.pt2")
     with pytest.raises(FileNotFoundError):
         gq.compile(tmp_path / "missing.pt2")
+
+
+class Packed(torch.nn.LSTM):
+    """An LSTM of sequences of several lengths."""
+
+    def __init__(self):
+        super().__init__(2, 2, batch_first=True)
+
+    def forward(self, x, lengths):
+        return super().forward(torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[0].data
 
 
 class Masked(torch.nn.Module):

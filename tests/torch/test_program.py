@@ -305,6 +305,9 @@ def test_batch_normalization_in_training_mode_is_refused():
     (lambda x: torch.complex(x, x), r"the result .* is complex: return torch.view_as_real"),
     (lambda x: (torch.complex(x, x) + 1).real, r"aten.add.Tensor .*lacks this operator on complex numbers"),
     (lambda x: (torch.complex(x, x) * 2j).real, r"aten.mul.Tensor .*lacks this operator on complex numbers"),
+    (lambda x: torch.fft.rfft(x).abs(), r"aten.fft_rfft.default .*on complex numbers: .*also a matrix product"),
+    (lambda x: x.cummax(1)[0], r"aten.cummax.default .*cannot decompose it: change the module"),
+    (lambda x: x.index_reduce(0, torch.tensor([0]), x[:1], "amax"), r"aten.index_reduce.default .*: change the module"),
     (lambda x: F.dropout(x, 0.5, True), "random: export module.eval")])
 def test_programs_that_are_refused(f, message):
     with pytest.raises(gq.GraphError, match=message):

@@ -62,7 +62,8 @@ def on_pairs(node: fx.Node, values: Mapping[fx.Node, Any]) -> Tensor:
         return COMPLEX[name](*fx.node.map_arg(node.args, values.__getitem__))
     known = name in BY_PART or getattr(target, "is_view", False)
     if not known or any(isinstance(x, complex) for x in node.args):
-        raise GraphError("graphq lacks this operator on complex numbers: compute with torch.view_as_real")
+        raise GraphError("graphq lacks this operator on complex numbers: compute with torch.view_as_real; a Fourier "
+                         "transform is also a matrix product")
 
     def part(k: int) -> Tensor:
         args, kwargs = fx.node.map_arg(given, lambda n: values[n].select(-1, k) if is_complex(n) else values[n])
