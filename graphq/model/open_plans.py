@@ -119,7 +119,7 @@ class OpenPlans(Plans):
         used, axes = list(self.by_class), dict(zip(self.names, self._axes, strict=True))
         if self.for_each_shape or len(axes) > MOST_COVERED or any(p.of_value for p in self._places.all):
             return
-        ones = product(*[(False, True) if axis == 0 or rank < 4 else (False,) for axis, rank in axes.values()])
+        ones = product(*[(True, False) if axis == 0 or rank < 4 else (False,) for axis, rank in axes.values()])
         for one in sorted(ones, key=lambda one: len({*one})):  # first sizes that are all 1, or all larger
             sizes = self._likely_sizes([name for name, is_one in zip(axes, one, strict=True) if is_one])
             with suppress(GraphqError, _Anew):  # the graph may reject these sizes
