@@ -192,8 +192,7 @@ class OpenPlans(Plans):
                 made = self._ensured(sizes)
             except _Anew:
                 self.for_each_shape = True
-        elif (os.getpid(), of) not in self._improved and (
-                class_of(made.made.sizes) != of or self.grown and self.by_shapes and not self._from_file):
+        elif class_of(made.made.sizes) != of and (os.getpid(), of) not in self._improved:
             self._improved.add((os.getpid(), of))
             background.start(
                 partial(self._improve, sizes),
