@@ -2,7 +2,7 @@
 
 - "encoder/fc1": the layer whose result or ONNX node has this name, in the graph or in the model's file
 - "encoder/*": the layers whose names match; `*` matches any letters
-- "encoder.0": the layers within this module of PyTorch, such as "encoder.0.fc1"
+- "encoder.0": if no layer has this name, the layers within this module of PyTorch, such as "encoder.0.fc1"
 - "op:Conv": the layers of an operation, by graphq's or ONNX's name
 - "a..b": the layers on paths from value a to value b, including both; a node's name means its first result
 """
@@ -79,8 +79,9 @@ def _selected(graph: Graph, text: str) -> list[str]:
         between, owners = _between(graph, first, last), with_bodies(graph)
         names = [n for n, node in found.items() if any(v in between for m in around(node, owners) for v in m.outputs)]
     else:
-        pattern = re.compile(_pattern(text).pattern + r"(\..*)?")
-        names = [n for n, x in found.items() if any(map(pattern.fullmatch, (n, x.meta.get(ONNX_NAME, ""))))]
+        names = []
+        for fits in _pattern(text).fullmatch, _pattern(f"{text}.*").fullmatch:
+            names = names or [n for n, x in found.items() if fits(n) or fits(x.meta.get(ONNX_NAME, ""))]
     if not names:
         nodes = (node.meta[ONNX_NAME] for node in found.values() if ONNX_NAME in node.meta)
         raise GraphError(f"scheme: no matmul or convolution is named {text!r}{choice(text, (*found, *nodes))}")

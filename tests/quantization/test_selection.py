@@ -23,12 +23,13 @@ def test_products_are_chosen(wanted, names):
 
 def test_a_module_has_the_products_within_it():
     g = gq.Graph()
-    y = g.input("x", dtype="f32", shape=(4, 4))
-    for name in ("blocks.1.up", "blocks.1.down", "blocks.10.up", "head"):
+    y = g.input("input", dtype="f32", shape=(4, 4))
+    for name in ("blocks.1.up", "blocks.1.down", "blocks.10.up", "x", "x.1"):
         y = g.relu(g.matmul(y, np.eye(4, dtype=np.float32), name=name))
     g.output(y, name="y")
     assert selected(prepared(g), ["blocks.1"]) == ("blocks.1.up", "blocks.1.down")
     assert selected(prepared(g), ["blocks.1*"]) == ("blocks.1.up", "blocks.1.down", "blocks.10.up")
+    assert selected(prepared(g), ["x"]) == ("x",)  # names of values may look like paths
     with pytest.raises(gq.GraphError, match="no matmul or convolution is named 'blocks.2'"):
         selected(prepared(g), ["blocks.2"])
 
