@@ -87,7 +87,10 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
 
 def calibrate_parts(graph: Graph, batches: Batches, parts: Sequence[Collection[int] | None],
                     tensors: Sequence[str] | None = None, histograms: bool = True) -> list[Statistics]:
-    """As `calibrate`, for several parts of the batches, each given by indices of batches; None means all batches."""
+    """As `calibrate`, for several parts of the batches, each given by indices of batches; None means all batches.
+
+    A tensor in a body that a part does not reach has no statistics in any part.
+    """
     graph = prepared(graph)
     names = observed(graph) if tensors is None else check_names(tensors, "tensors")
     values = values_by_name(graph, inside=True)
@@ -108,11 +111,11 @@ def calibrate_parts(graph: Graph, batches: Batches, parts: Sequence[Collection[i
                 _add(found[n], out, number)
     if not all(counts):
         raise InputError("calibration needs at least one batch in each part")
-    for of_part, count in zip(found, counts, strict=True):
-        for name in [name for name, t in of_part.items() if t.low > t.high]:
-            if values[name].graph is graph:
-                raise InputError(f"tensor '{name}' had no elements in {count} batches")
-            del of_part[name]
+    for name, count in [(n, c) for of, c in zip(found, counts, strict=True) for n, t in of.items() if t.low > t.high]:
+        if values[name].graph is graph:
+            raise InputError(f"tensor '{name}' had no elements in {count} batches")
+        for of_part in found:
+            of_part.pop(name, None)
     return [*map(Statistics, found, counts)]
 
 

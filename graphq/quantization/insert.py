@@ -111,7 +111,7 @@ def quantized_layer(graph: Graph, p: LinearLayer, statistics: Statistics, scheme
                     how: Callable[[str], Scheme]) -> Quantized | None:
     """How a layer of a graph is quantized: by the scheme that `how` returns for the name of each activation.
 
-    None if integers cannot hold the layer's numbers, or if no batch reached the body that the layer is in.
+    None if integers cannot hold the layer's numbers, or if too few batches reached the body that the layer is in.
     """
     if p.node.graph is not graph and not all(name in statistics for name in p.sources):
         return None
@@ -148,8 +148,9 @@ def unheld(graph: Graph, chosen: Collection[str], scheme: Scheme,
            statistics: Statistics | None = None) -> dict[str, str]:
     """A sentence about each layer that is not `chosen`, or has channels of weights so small that they become zeros.
 
-    Layers are not chosen if their numbers are too small or too large, or if no batch reached the branch or loop that
-    they are in. Without statistics, ranges are dynamic.
+    Layers are not chosen if their numbers are too small or too large, or if too few batches reached the branch or loop
+    that they are in: none, or in an automatic search all of those that one comparison holds out. Without statistics,
+    ranges are dynamic.
     """
     lost, stays, owners = {}, {}, with_bodies(graph)
     for p in kept(graph, scheme):
@@ -160,7 +161,7 @@ def unheld(graph: Graph, chosen: Collection[str], scheme: Scheme,
         elif p.name not in chosen and statistics is None:
             stays[p.name] = f"stays in f32, because its weights are at most {p.largest:.1e}"
         elif p.name not in chosen and statistics is not None and not all(name in statistics for name in p.sources):
-            stays[p.name] = f"stays in f32, because no batch reached {body_text(p.node.graph, owners)}"
+            stays[p.name] = f"stays in f32, because too few batches reached {body_text(p.node.graph, owners)}"
         elif p.name not in chosen and statistics is not None:
             largest = {f"'{name}'": max(-statistics[name].low, statistics[name].high) for name in p.sources}
             largest |= {} if p.weights is None else {"its weights": p.largest}

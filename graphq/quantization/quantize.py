@@ -81,8 +81,8 @@ class Choice:
     `estimate` has the loss of the chosen setting, and how reliable it is; `speed` has its speedup on this machine.
     `left` counts the operations that multiply and stay in floats with any setting (`left_in_floats`). `failed` has the
     settings whose graphs could not be made or run, each with the reason; their loss is infinite. `unheld` has a
-    sentence for each layer that integers cannot hold, or that no batch reached (`insert.unheld`). `curve` has the
-    frontier of loss over time, the fastest point first. The losses of settings that fell behind are lower bounds.
+    sentence for each layer that integers cannot hold, or that too few batches reached (`insert.unheld`). `curve` has
+    the frontier of loss over time, the fastest point first. The losses of settings that fell behind are lower bounds.
     """
 
     graph: Graph
