@@ -54,7 +54,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
         return accuracy, taken
 
     accuracy_f32, time_f32 = measured("f32", search.graph)
-    search.run()
+    search.run(narrow=True)
     best = -np.inf
     for point in search.curve:
         setting = search.possible(point.setting)
@@ -64,4 +64,4 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
         if accuracy_f32 - accuracy <= max_drop:
             return Controlled(made, setting, accuracy_f32, accuracy, time_f32, taken)
     raise GraphError(f"no setting keeps the accuracy: the best has {best:g}, more than {max_drop:g} below f32's "
-                     f"{accuracy_f32:g}. `compare` names the layers that cost most; a scheme can exclude them")
+                     f"{accuracy_f32:g}. `compare` names the layers that cost most; `quantize` can leave them out")
