@@ -123,6 +123,50 @@ class Operations:
     def atanh(self, src: Number, /, *, name: str | None = None) -> Value:
         """The number whose hyperbolic tangent is `src` (ONNX Atanh). Infinite at -1 and 1, NaN beyond."""
 
+    def add(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+            dtype: DTypeLike | None = None, name: str | None = None) -> Value:
+        """`src_0 + src_1` (oneDNN Add). s32 wraps."""
+
+    def subtract(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+                 dtype: DTypeLike | None = None, name: str | None = None) -> Value:
+        """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
+
+    def multiply(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+                 dtype: DTypeLike | None = None, name: str | None = None) -> Value:
+        """`src_0 * src_1` (oneDNN Multiply)."""
+
+    def divide(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+               dtype: DTypeLike | None = None, name: str | None = None) -> Value:
+        """`src_0 / src_1` (oneDNN Divide). Division by zero gives an infinity, or NaN for 0 / 0."""
+
+    def maximum(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+                name: str | None = None) -> Value:
+        """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
+
+    def minimum(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+                name: str | None = None) -> Value:
+        """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
+
+    def squared_difference(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+                           name: str | None = None) -> Value:
+        """`(src_0 - src_1)**2` (oneDNN SquaredDifference)."""
+
+    def greater_equal(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
+                      name: str | None = None) -> Value:
+        """`src_0 >= src_1` as boolean (oneDNN GreaterEqual). False when either is NaN."""
+
+    def select(self, cond: Number, src_0: Number, src_1: Number, /, *,
+               auto_broadcast: Literal['none', 'numpy'] = 'numpy', name: str | None = None) -> Value:
+        """`src_0` where `cond` is true, else `src_1` (oneDNN Select)."""
+
+    def prelu(self, src: Number, slope: Number, /, *, data_format: Literal['NCX', 'NXC'] = 'NXC',
+              per_channel_broadcast: bool = True, name: str | None = None) -> Value:
+        """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.
+
+        A 1-D slope varies along the channel axis of `data_format`, or the last axis if `per_channel_broadcast` is false. A
+        slope of higher rank broadcasts to `src` as in NumPy.
+        """
+
     def cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
         """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
@@ -216,50 +260,6 @@ class Operations:
         if only the run determines it.
 
         Raises InputError for lengths below 1, lengths that the caches cannot hold, and positions outside of `cos`.
-        """
-
-    def add(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-            dtype: DTypeLike | None = None, name: str | None = None) -> Value:
-        """`src_0 + src_1` (oneDNN Add). s32 wraps."""
-
-    def subtract(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                 dtype: DTypeLike | None = None, name: str | None = None) -> Value:
-        """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
-
-    def multiply(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                 dtype: DTypeLike | None = None, name: str | None = None) -> Value:
-        """`src_0 * src_1` (oneDNN Multiply)."""
-
-    def divide(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-               dtype: DTypeLike | None = None, name: str | None = None) -> Value:
-        """`src_0 / src_1` (oneDNN Divide). Division by zero gives an infinity, or NaN for 0 / 0."""
-
-    def maximum(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                name: str | None = None) -> Value:
-        """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
-
-    def minimum(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                name: str | None = None) -> Value:
-        """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
-
-    def squared_difference(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                           name: str | None = None) -> Value:
-        """`(src_0 - src_1)**2` (oneDNN SquaredDifference)."""
-
-    def greater_equal(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                      name: str | None = None) -> Value:
-        """`src_0 >= src_1` as boolean (oneDNN GreaterEqual). False when either is NaN."""
-
-    def select(self, cond: Number, src_0: Number, src_1: Number, /, *,
-               auto_broadcast: Literal['none', 'numpy'] = 'numpy', name: str | None = None) -> Value:
-        """`src_0` where `cond` is true, else `src_1` (oneDNN Select)."""
-
-    def prelu(self, src: Number, slope: Number, /, *, data_format: Literal['NCX', 'NXC'] = 'NXC',
-              per_channel_broadcast: bool = True, name: str | None = None) -> Value:
-        """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.
-
-        A 1-D slope varies along the channel axis of `data_format`, or the last axis if `per_channel_broadcast` is false. A
-        slope of higher rank broadcasts to `src` as in NumPy.
         """
 
     def if_else(self, cond: Number, *srcs: Number | None, then_body: Graph, else_body: Graph,
