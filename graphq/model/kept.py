@@ -111,7 +111,7 @@ class Kept:
 
     def __init__(self, given: Path | Graph, digest: str, level: str | None, threads: int,
                  options: tuple[object, ...]) -> None:
-        self.digest, self.name = digest, cache.model_name(digest)
+        self.digest, self.name = digest, cache.kept_name(digest)
         self._given, self._level, self._threads, self._options = given, level, threads, options
         self._written: Written | None = None
 
@@ -222,7 +222,7 @@ class Kept:
         if plan is None or self._written is None or not path.is_file():
             self._written = save(path, plans, key=self.digest, mode=0o600)
             return
-        save_plan(path.with_name(cache.model_name(self.digest, plan.sizes)), plan, self._written)
+        save_plan(path.with_name(cache.kept_name(self.digest, plan.sizes)), plan, self._written)
         for oldest in cache.plan_files(path.parent, self.digest)[MOST_PLANS:]:
             remove(oldest)
 

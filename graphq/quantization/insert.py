@@ -148,9 +148,8 @@ def unheld(graph: Graph, chosen: Collection[str], scheme: Scheme,
            statistics: Statistics | None = None) -> dict[str, str]:
     """A sentence about each layer that is not `chosen`, or has channels of weights so small that they become zeros.
 
-    Layers are not chosen if their numbers are too small or too large, or if too few batches reached the branch or loop
-    that they are in: none, or in an automatic search all of those that one comparison holds out. Without statistics,
-    ranges are dynamic.
+    Layers are not chosen if their numbers are too small or too large, or if a part of the batches (`calibrate_parts`)
+    did not reach the branch or loop that they are in. Without statistics, ranges are dynamic.
     """
     lost, stays, owners = {}, {}, with_bodies(graph)
     for p in kept(graph, scheme):

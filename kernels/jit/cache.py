@@ -155,13 +155,14 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def model_name(digest: str, sizes: Sequence[int] | None = None) -> str:
-    """The file name of a compiled model, or of a plan that a call added to it for these open sizes.
+def kept_name(digest: str, sizes: Sequence[int] | None = None) -> str:
+    """The file name of a kept model or, with open `sizes`, of a plan that a call added to it for these sizes.
 
     `digest` is a hexadecimal digest of everything that the model's code depends on.
     """
-    of_plan = None if sizes is None else hashlib.sha256(repr(tuple(sizes)).encode()).hexdigest()[:32]
-    return f"plan_{digest[:32]}_{of_plan}.plan" if of_plan else f"model_{digest[:32]}.graphq"
+    if sizes is None:
+        return f"model_{digest[:32]}.graphq"
+    return f"plan_{digest[:32]}_{hashlib.sha256(repr(tuple(sizes)).encode()).hexdigest()[:32]}.plan"
 
 
 def plan_files(path: Path, digest: str) -> list[Path]:
@@ -320,15 +321,16 @@ def tidy(path: Path, now: float | None = None) -> int:
 
 def info() -> Info:
     """The cache's folder, and the number and size of its files."""
-    return _counted({entry.name: facts.st_size for entry, facts in _files(folder())})
+    return _counted(path := folder(), {entry.name: facts.st_size for entry, facts in _files(path)})
 
 
 def clear() -> Info:
     """Remove the cache's files, and no others. Returns the removed files' number and size. Loaded code stays usable."""
-    return _counted({entry.name: facts.st_size for entry, facts in list(_files(folder())) if remove(entry.path)})
+    path = folder()
+    return _counted(path, {entry.name: facts.st_size for entry, facts in list(_files(path)) if remove(entry.path)})
 
 
-def _counted(sizes: Mapping[str, int]) -> Info:
+def _counted(path: Path, sizes: Mapping[str, int]) -> Info:
     finished = [name for name in sizes if not _unfinished(name)]
     modules, models = (sum(name.endswith(suffix) for name in finished) for suffix in (".o", ".graphq"))
-    return Info(folder(), modules, models, sum(sizes.values()))
+    return Info(path, modules, models, sum(sizes.values()))

@@ -40,11 +40,10 @@ With 8 rows, ResNet-50 takes 1 to 2 % longer on AMX. On other instruction sets, 
 """
 PACKED = 4
 """The number of vectors of 16 columns whose 8-bit outputs fill one vector of 64 bytes."""
-BESIDE, LONG = (4, 2), 16
-"""If an output takes more than LONG operations, 4 vectors are computed side by side, and then 2 if only these are left.
+GROUP_SIZES, LONG = (4, 2), 16
+"""If an output takes more than LONG operations, groups of 4 vectors are computed together, then a group of 2.
 
-Operations of different vectors overlap: gelu and sigmoid take 15 % less time, exp 10 to 20 % (AVX-512 and AVX2 on a
-Xeon). In tiles of two vectors, a matmul with gelu takes 5 % less (AVX2 on Zen 3).
+Operations of different vectors overlap: gelu, sigmoid and exp take 10 to 20 % less time (Xeon), two vectors 5 % (Zen).
 """
 
 
@@ -93,19 +92,19 @@ class EpilogueEmitter:
     `first` has the address of the argument block, and the batch element, row and column of the first output. `root` is
     the output's expression. `others` are computed with it: in the exact form of an epilogue with a second look, whether
     an output needs it. Outputs that are or could be near a rounding tie are listed at address `entries` (see
-    `write_outputs`). As many vectors with long expressions as `beside` says are computed side by side.
+    `write_outputs`). Vectors with long expressions are computed together, in groups of `group_sizes`.
     """
 
     packs: BytePacking | None = None
 
     def __init__(self, builder: Builder, epilogue: Epilogue, lanes: int, first: Sequence[Value], root: Expr,
                  *others: Expr, into_acc: bool = False, entries: Value | None = None,
-                 beside: Sequence[int] = BESIDE) -> None:
+                 group_sizes: Sequence[int] = GROUP_SIZES) -> None:
         self.builder, self.epilogue, self.lanes = builder, epilogue, lanes
         self.expr, *self.others = map(lower, (root, *others))
         self.nodes = list(dict.fromkeys(n for x in (self.expr, *self.others) for n in walk(x)))
         self.rates = _rates(self.nodes)
-        self.beside = beside if lanes > 1 and len(self.at("vector")) > LONG else ()
+        self.group_sizes = group_sizes if lanes > 1 and len(self.at("vector")) > LONG else ()
         read = partial(SlotOperand.read, builder, first)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in epilogue.loads}
         self.out = None if into_acc else read(epilogue.slots, epilogue.dtype, "vector")
@@ -157,10 +156,10 @@ class EpilogueEmitter:
     def groups(self, cols: Value) -> Iterator[list[Columns]]:
         """Emit loops over groups of vectors that are computed together, then a loop over single vectors."""
         b, first = self.builder, self.builder.value(I64, 0)
-        for wide in self.beside:
-            start, first = first, cols - cols.urem(wide * self.lanes)
-            with Loop(b, first, start=start, step=wide * self.lanes) as loop:
-                yield [Columns(b, self.lanes, loop.k + n * self.lanes) for n in range(wide)]
+        for size in self.group_sizes:
+            start, first = first, cols - cols.urem(size * self.lanes)
+            with Loop(b, first, start=start, step=size * self.lanes) as loop:
+                yield [Columns(b, self.lanes, loop.k + n * self.lanes) for n in range(size)]
         for columns in self.vectors(first, cols):
             yield [columns]
 
@@ -262,7 +261,7 @@ class FastEmitter(EpilogueEmitter):
             table_in_registers(builder, self.lanes) is not None
         if builder.level is not None and (looked_up or self.expr.op.startswith("high_")):
             self.packs = builder.level.packs
-        self.beside = (PACKED,) if self.packs else self.beside
+        self.group_sizes = (PACKED,) if self.packs else self.group_sizes
 
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
         """Emit the outputs of all rows at these columns, and entries for outputs near a rounding tie.
@@ -342,7 +341,7 @@ def emitter_of(builder: Builder, epilogue: Epilogue, lanes: int, first: Sequence
         return FastEmitter(builder, epilogue, epilogue.fast, lanes, first, into_acc=into_acc, entries=entries)
     needed = [epilogue.second_look.needed] if epilogue.second_look is not None and form == "exact" else []
     return EpilogueEmitter(builder, epilogue, lanes, first, epilogue.form(form), *needed, into_acc=into_acc,
-                           entries=entries, beside=BESIDE if form == "fast" else ())
+                           entries=entries, group_sizes=GROUP_SIZES if form == "fast" else ())
 
 
 def write_outputs(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,

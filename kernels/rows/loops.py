@@ -13,7 +13,7 @@ from functools import partial
 
 from graphq.kernels.jit import Loop
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, larger, smaller, vector
-from graphq.kernels.lanes.epilogue_code import BESIDE
+from graphq.kernels.lanes.epilogue_code import GROUP_SIZES
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.vector import Columns, emit, emit_each, fold, over_columns
 from graphq.kernels.numbers import rows
@@ -117,7 +117,7 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
             total = total + columns.where(e, zero)
         return [total]
 
-    lanes = over_columns(b, row.n, rows.LANES, [zero], turn, BESIDE[0])[0]
+    lanes = over_columns(b, row.n, rows.LANES, [zero], turn, GROUP_SIZES[0])[0]
     return fold(fold(lanes, operator.add, to=rows.GROUP), operator.add, pairs=True)
 
 

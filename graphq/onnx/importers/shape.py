@@ -31,12 +31,12 @@ imports_each({
         standard(c, "Unsqueeze", [x, c.graph.add_constant(np.asarray([c.attr("axis")]))])[0] if c.attr("new_axis", 0)
         else x for x in _elements(c)), axis=c.attr("axis")),
     "EyeLike": lambda c: _eye(c, *c.input(0).type.dims),
-    **dict.fromkeys(("Identity", "OptionalGetElement"), lambda c: c.input(0) if c.has(0) else _made(c, _elements(c))),
+    **dict.fromkeys(("Identity", "OptionalGetElement"), lambda c: c.input(0) if c.has(0) else _keep(c, _elements(c))),
     "OptionalHasElement": lambda c: c.graph.add_constant(np.asarray(c.has(0))),
     "Scatter": lambda c: c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0)),
     "SequenceAt": lambda c: _elements(c)[c.numbers(1)[0]],
-    "SequenceConstruct": lambda c: _made(c, [c.input(k) for k in range(len(c.inputs))]),
-    "SequenceEmpty": lambda c: _made(c, []),
+    "SequenceConstruct": lambda c: _keep(c, [c.input(k) for k in range(len(c.inputs))]),
+    "SequenceEmpty": lambda c: _keep(c, []),
     "SequenceLength": lambda c: c.graph.add_constant(np.asarray(len(_elements(c)))),
     "Shape": lambda c: add_known(c.graph, _s64(c.input(0).type.dims[slice(c.attr("start", 0), c.attr("end"))])),
     "Size": lambda c: add_known(c.graph, _s64(math.prod(c.input(0).type.dims))),
@@ -46,7 +46,7 @@ imports_each({
 })
 
 
-def _made(c: Call, sequence: list[Value]) -> Outputs:
+def _keep(c: Call, sequence: list[Value]) -> Outputs:
     c.scope.sequences[c.node.output[0]] = sequence
     return ()
 
@@ -214,10 +214,10 @@ def split_to_sequence(c: Call) -> Outputs:
     if step < 1 or not 0 < count <= most:
         c.refuse(f"{size} elements must be split into 1 to {most} parts, got {count} parts of {step}")
     if sizes is None and not c.attr("keepdims", 1):
-        return _made(c, [c.graph.gather(x, np.asarray(k), axis=axis) for k in range(size)])
+        return _keep(c, [c.graph.gather(x, np.asarray(k), axis=axis) for k in range(size)])
     if sizes is None or not sizes.type.dims:
         sizes = c.graph.add_constant(np.asarray([min(step, size - k) for k in range(0, size, step)]))
-    return _made(c, standard(c, "Split", [x, sizes], count, axis=axis))
+    return _keep(c, standard(c, "Split", [x, sizes], count, axis=axis))
 
 
 @imports("Expand")
