@@ -1,5 +1,5 @@
 """Graphs: building, text form, copies, verifier and reference interpreter. Other rooms import these names from here."""
-from graphq.ir.copies import add_copy, check_names, flat, rebuilt, returning, specialized
+from graphq.ir.copies import add_copies, check_names, flat, part_of, rebuilt, returning, specialized
 from graphq.ir.graph import Dim, Graph, Node, Op, Operand, Property, TensorType, Use, Value
 from graphq.ir.interpret import SIZED_CONSTANT, GraphInput, Signature, add_known, known, named_outputs, reference
 from graphq.ir.names import FILE_NAMES, Labels, Origin, choice, counted, listing, new_name, quote, suggestion

@@ -1,5 +1,5 @@
 """Copy graphs: with other input types (`specialized`), with other outputs, and in a flat form for pickle."""
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -142,6 +142,27 @@ def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
     else:
         outs = graph.add_node(node.op, operands, attrs)
     return _named(graph, outs, [v.name for v in node.outputs], node.meta)
+
+
+def add_copies(graph: Graph, nodes: Iterable[Node], new: dict[Value, Value],
+               attributes: Callable[[Node], Mapping[str, Any]] | None = None) -> None:
+    """Add copies of nodes (`add_copy`), in order. `new` maps operands to values of `graph`; it gets the results."""
+    for node in nodes:
+        operands = [None if v is None else new[v] for v in node.inputs]
+        outs = add_copy(graph, node, operands, attributes and attributes(node))
+        new.update(zip(node.outputs, outs, strict=True))
+
+
+def part_of(nodes: Sequence[Node], outputs: Sequence[Value], names: Mapping[Value, str],
+            name: str) -> tuple[Graph, dict[Value, Value]]:
+    """Copy nodes and their constants into a new graph, and map their values to it. Values of other nodes are inputs."""
+    part, new, inside = Graph(name), dict[Value, Value](), set(nodes)
+    for v in dict.fromkeys(v for n in nodes for v in n.operands if v.node not in inside):
+        new[v] = part.add_input(names[v], v.type, v.property) if v.data is None else part.add_constant(
+            v.data, name=v.name)
+    add_copies(part, nodes, new)
+    part.set_outputs([new[v] for v in outputs], [names[v] for v in outputs])
+    return part, new
 
 
 def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],

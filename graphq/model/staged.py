@@ -23,7 +23,7 @@ from graphq.base.budget import budget
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.sizes import Trace
 from graphq.errors import CompileError, GraphqError, InputError
-from graphq.ir import Graph, Node, Value, add_copy, named_outputs
+from graphq.ir import Graph, Node, Value, named_outputs, part_of
 from graphq.ir.interpret import evaluate
 from graphq.ops.quant import DEQUANTIZES
 from graphq.plan.plan import CONTROL, STAGES
@@ -108,18 +108,7 @@ def _results(nodes: Iterable[Node]) -> set[Value]:
 
 def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
     """Copy nodes and their constants into a new graph. Values of other nodes become inputs."""
-    part = Graph(graph.name)
-    new: dict[Value, Value] = {}
-    inside = {v for n in nodes for v in n.outputs}
-    for v in dict.fromkeys(v for n in nodes for v in n.operands if v not in inside):
-        if v.data is not None:
-            new[v] = part.add_constant(v.data, name=names[v])
-        else:
-            new[v] = part.input(names[v], dtype=v.dtype, shape=v.shape)
-    for node in nodes:
-        outs = add_copy(part, node, [None if v is None else new[v] for v in node.inputs])
-        new.update(zip(node.outputs, outs, strict=True))
-    part.set_outputs([new[v] for v in outputs], [names[v] for v in outputs])
+    part, new = part_of(nodes, outputs, names, graph.name)
     makers = {names[v]: v.node for v in new if v.node is not None and new[v].node is None}
     own = set(nodes)
     users = {names[v]: u for v in outputs for u in reversed(v.users) if u not in own}

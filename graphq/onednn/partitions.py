@@ -1,11 +1,11 @@
 """oneDNN's partition API: `graph.partitions()` splits a graph into partitions; each compiles separately."""
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from graphq.compile import compile
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Node, Value, part_of
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.onednn.group import group
 from graphq.report.charts import listed
@@ -84,9 +84,11 @@ def partitions(graph: Graph) -> Partitions:
         ops = tuple(graph.nodes[n.meta["place"]] for n in (node.attrs["body"].nodes if made else [node]))
         anchor = node.attrs["anchor"] if made else node.op.name
         entering, leaving = _ports(ops)
+        alone, new = part_of(ops, leaving, names, f"partition{len(out)}")
+        for old in (v for n in ops for v in n.outputs):
+            alone.rename(new[old], names[old])
         out.append(Partition(len(out), anchor, not any(n.op.name in UNSUPPORTED for n in ops), ops,
-                             tuple(ids[n] for n in ops), tuple(v for v in entering if v.data is None), leaving,
-                             _alone(f"partition{len(out)}", ops, entering, leaving, names)))
+                             tuple(ids[n] for n in ops), entering, leaving, alone))
     return out
 
 
@@ -114,29 +116,9 @@ def _names(graph: Graph) -> dict[Value, str]:
     return out
 
 
-def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
-    """The values that enter the operations (with constants), and the results that are used outside or not at all."""
+def _ports(ops: Sequence[Node]) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The values that enter the operations, without constants, and the results used outside or not at all."""
     inside = set(ops)
-    entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside)
+    entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside and v.data is None)
     leaving = (o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
-    return list(entering), tuple(leaving)
-
-
-def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
-           names: Mapping[Value, str]) -> Graph:
-    out = Graph(name)
-    new: dict[Value, Value] = {}
-    for v in entering:
-        if v.data is not None:
-            new[v] = out.add_constant(v.data, name=v.name)
-        else:
-            new[v] = out.input(names[v], dtype=v.dtype, shape=v.shape, property=v.property)
-    for node in ops:
-        values = [None if v is None else new[v] for v in node.inputs]
-        outs = out.add_node(node.op, values, node.attrs)
-        out.nodes[-1].meta = node.meta
-        for old, made in zip(node.outputs, outs, strict=True):
-            out.rename(made, names[old])
-            new[old] = made
-    out.set_outputs([new[v] for v in leaving], [names[v] for v in leaving])
-    return out
+    return tuple(entering), tuple(leaving)

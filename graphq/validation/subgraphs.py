@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.ir import Graph, Node, TensorType, Value, add_copy, makers_of, readers_of
+from graphq.ir import Graph, Node, TensorType, Value, add_copies, makers_of, readers_of
 
 
 def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
@@ -23,10 +23,7 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
     for v in graph.values:
         if v in needed:
             new[v] = out.add_input(v.name or _free("x", taken), v.type, v.property)
-    for node in graph.nodes:
-        if node in kept:
-            operands = [None if v is None else new[v] for v in node.inputs]
-            new.update(zip(node.outputs, add_copy(out, node, operands), strict=True))
+    add_copies(out, (n for n in graph.nodes if n in kept), new)
     results = dict(zip(graph.output_names, graph.outputs, strict=True))
     outputs = {name: new[v] for name, v in results.items() if v.node in kept}
     for node in (n for n in graph.nodes if n in kept):
@@ -47,9 +44,7 @@ def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.
     for v in graph.inputs:
         t = types(v)
         new[v] = out.input(str(v.name), dtype=t.dtype, shape=t.shape, property=v.property)
-    for node in graph.nodes:
-        operands = [None if v is None else new[v] for v in node.inputs]
-        new.update(zip(node.outputs, add_copy(out, node, operands, attributes(node)), strict=True))
+    add_copies(out, graph.nodes, new, attributes)
     out.set_outputs([new[v] for v in graph.outputs], graph.output_names)
     return out
 
