@@ -40,7 +40,8 @@ class Tasks:
         if before is not None:
             before.join()
         try:
-            task()
+            with short_turns():
+                task()
         except Exception as e:  # of a user's pass, or a full disk
             log.warning("%s: %s: %s", failed, type(e).__name__, e)
 
@@ -54,28 +55,39 @@ class Tasks:
             self._latest.join(PATIENCE_SECONDS)
 
 
+_turns = Lock()
+_users: list[int] = []
+"""The threads within `short_turns`."""
 _replaced: tuple[float, float] | None = None
 """The switch interval that `short_turns` has set, and the one before."""
 
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """Let other threads get Python after 0.5 ms within a `with` block. One thread at a time may use this.
+    """Let other threads get Python after 0.5 ms within a `with` block.
 
-    At the end, and in a child of a fork, the switch interval is as before, unless the user has changed it meanwhile.
+    At the end of the last such block, and in a child of a fork, the switch interval is as before, unless the user has
+    changed it meanwhile.
     """
     global _replaced
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, 0.0005))
-    _replaced = sys.getswitchinterval(), before
+    with _turns.hold:
+        _users.append(threading.get_ident())
+        if _replaced is None:
+            before = sys.getswitchinterval()
+            sys.setswitchinterval(min(before, 0.0005))
+            _replaced = sys.getswitchinterval(), before
     try:
         yield
     finally:
-        _end_short_turns()
+        with _turns.hold, suppress(ValueError):  # in a child of a fork, the list is empty
+            _users.remove(threading.get_ident())
+            if not _users:
+                _end_short_turns()
 
 
 def _end_short_turns() -> None:
     global _replaced
+    _users.clear()
     if _replaced is not None and sys.getswitchinterval() == _replaced[0]:
         sys.setswitchinterval(_replaced[1])
     _replaced = None

@@ -24,7 +24,7 @@ from graphq.base.budget import budget, collector_paused
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.programs import why_not
 from graphq.base.sizes import Size, Trace
-from graphq.base.tasks import Tasks, short_turns
+from graphq.base.tasks import Tasks
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, counted
 from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, class_of, examples, is_single, range_of, size_class
@@ -216,19 +216,18 @@ class OpenPlans(Plans):
             main_thread().join(0.05)  # the call goes first: threads wait for one another in Python code
         if not main_thread().is_alive():  # Python is ending
             return
-        with short_turns():
-            read = self._from_file and self.grown is None
-            if self.grown is not None:
-                self.cover()
-            if not read:
-                self._ensured(sizes, [class_of(sizes)])
-            new = [plan for plan in self.all(read) if not plan.prepared]
-            for plan in new:  # only now, because all kernels have begun to be compiled
-                made = plan.at(plan.sizes, self._arenas, self.options.cache)
-                if made is not None and main_thread().is_alive():
-                    made.prepare()
-            if new or read:
-                self.by_shapes = {}  # not `clear`: a call that has not ended may add a runner to the old dict
+        read = self._from_file and self.grown is None
+        if self.grown is not None:
+            self.cover()
+        if not read:
+            self._ensured(sizes, [class_of(sizes)])
+        new = [plan for plan in self.all(read) if not plan.prepared]
+        for plan in new:  # only now, because all kernels have begun to be compiled
+            made = plan.at(plan.sizes, self._arenas, self.options.cache)
+            if made is not None and main_thread().is_alive():
+                made.prepare()
+        if new or read:
+            self.by_shapes = {}  # not `clear`: a call that has not ended may add a runner to the old dict
 
     def _known(self, sizes: Sizes, classes: Sequence[Sizes] = ()) -> Runner | None:
         """The runner of a plan of these `classes` that holds; by default of any class, if possible of the sizes' own.

@@ -129,3 +129,22 @@ def test_short_turns_keep_what_the_user_sets_meanwhile_and_end_in_a_child_of_a_f
         assert sys.getswitchinterval() == 0.02
     finally:
         sys.setswitchinterval(usual)
+
+
+def test_turns_stay_short_until_the_last_of_two_tasks_ends():
+    usual, first, second, seen = sys.getswitchinterval(), Tasks("a"), Tasks("b"), []
+    begun, free = threading.Barrier(3), threading.Event()
+    first.start(begun.wait, "it failed")
+
+    def waits():
+        begun.wait()
+        free.wait()
+        seen.append(sys.getswitchinterval())
+
+    second.start(waits, "it failed")
+    begun.wait()
+    first.join()
+    assert sys.getswitchinterval() < usual
+    free.set()
+    second.join()
+    assert seen[0] < usual and sys.getswitchinterval() == usual
