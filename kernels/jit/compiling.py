@@ -81,7 +81,7 @@ class Job:
 
     def want(self) -> None:
         """Put the job into the queue, unless that has happened."""
-        if self.process != os.getpid():
+        if not self.done and self.process != os.getpid():
             if self.process:  # this process is a fork, which has no worker threads
                 self._ticket = [self]
             self.process = os.getpid()

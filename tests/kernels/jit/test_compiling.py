@@ -91,15 +91,17 @@ def test_a_job_that_a_thread_waits_for_comes_next(fresh, monkeypatch):
 
 
 def test_a_fork_begins_what_a_worker_of_its_parent_does(fresh, monkeypatch):
-    """A job that nobody wanted yet, too: its worker is not in the fork, so that nobody would ever do it."""
+    """Also a job that nobody wanted, because its worker is not in the fork. Jobs that are done start no process."""
     monkeypatch.setattr(compiling, "start_workers", lambda: None)
-    jobs = [Job("object_code", Source(multiples, (n,)), wanted=wanted) for n, wanted in ((2, True), (3, False))]
-    assert all(job.take() and not job.take() for job in jobs)
-    own = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    *jobs, done = [Job("object_code", Source(multiples, (n,)), wanted=n != 3) for n in (2, 3, 4)]
+    assert all(job.take() and not job.take() for job in (*jobs, done))
+    done.end(None, None)
+    monkeypatch.setattr(os, "getpid", lambda own=os.getpid(): own + 1)
     for job in jobs:
         job.want()
         assert job.take() and not job.take()
+    done.want()
+    assert not done.take()
 
 
 def test_no_process_is_started_for_what_nobody_wants(fresh):
