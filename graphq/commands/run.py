@@ -104,7 +104,8 @@ def run(options: argparse.Namespace) -> int:
     wanted = named_outputs(graph.output_names, reference(graph, arrays)) if options.compare else {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         x = results[name]
-        sizes = _range(x)
+        wide = x.astype(np.float64)
+        sizes = {"min": wide.min(), "max": wide.max(), "mean": wide.mean()} if x.size else {}
         found: dict[str, Any] = {"name": name, "type": str(array_type(x)), **sizes}
         text = f"output {name}: {array_type(x)}"
         if sizes:
@@ -140,8 +141,3 @@ def _times(run: Callable[[], Any]) -> list[float]:
         run()
         times.append(time.perf_counter() - begin)
     return times
-
-
-def _range(x: np.ndarray) -> dict[str, float]:
-    wide = x.astype(np.float64)
-    return {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())} if x.size else {}

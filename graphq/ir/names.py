@@ -103,7 +103,7 @@ class Labels:
             return self.of(value)
         if value.data is not None:
             return _unnamed(value)
-        operands = [_operand(v) for v in node.inputs]
+        operands = ["nothing" if v is None else _unnamed(v) if v.name is None else f"'{v.name}'" for v in node.inputs]
         if len(operands) > SHOWN:
             operands[SHOWN - 1:] = [f"{len(operands) - SHOWN + 1} more"]
         made = f"the {node.op.title(node.attrs)}" + (f" of {listing(operands, 'and')}" if operands else "")
@@ -156,10 +156,6 @@ class Labels:
         finally:
             self.kept = saved
             self.changed()
-
-
-def _operand(value: Value | None) -> str:
-    return "nothing" if value is None else _unnamed(value) if value.name is None else f"'{value.name}'"
 
 
 def _unnamed(value: Value) -> str:

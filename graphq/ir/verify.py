@@ -62,7 +62,9 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent:
                 verify(body, consistent)
             except VerifyError as e:
                 raise VerifyError(f"in '{name}': {e}") from None
-        _types(node)
+        types = node.op.types([None if v is None else v.type for v in node.inputs], node.attrs)
+        if types != tuple(o.type for o in node.outputs):
+            raise VerifyError(f"inferred types are {', '.join(map(str, types))}")
     except GraphqError as e:
         raise VerifyError(f"{graph.describe(node)}: {e}") from None
     consistent[node] = facts
@@ -83,9 +85,3 @@ def _attributes(node: Node) -> None:
     for name, value in node.attrs.items():
         if type(value) is not type(complete[name]):
             raise VerifyError(f"attribute '{name}' is not in normal form: {value!r}")
-
-
-def _types(node: Node) -> None:
-    types = node.op.types([None if v is None else v.type for v in node.inputs], node.attrs)
-    if types != tuple(o.type for o in node.outputs):
-        raise VerifyError(f"inferred types are {', '.join(map(str, types))}")

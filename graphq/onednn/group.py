@@ -94,7 +94,8 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
     above = _above(matched)
     # To find the largest set that satisfies the rule, start with all nodes, and drop nodes that break the rule.
     whole = set(above)
-    while bad := {n for n in whole if not (_used_inside(n, members | whole) and _complete(n, members | whole))}:
+    while bad := {n for n in whole if not _used_inside(n, members | whole) or any(
+            v.node is not None and v.node not in members | whole and v.data is None for v in n.operands)}:
         whole -= bad
     members |= whole
     casts = {n for n in above if n.op.name in CASTS} - members
@@ -112,10 +113,6 @@ def _above(matched: tuple[Node, ...]) -> set[Node]:
         edge -= seen | set(matched)
         seen |= edge
     return seen
-
-
-def _complete(node: Node, inside: set[Node]) -> bool:
-    return all(v.node is None or v.node in inside or v.data is not None for v in node.operands)
 
 
 def _used_inside(node: Node, inside: set[Node]) -> bool:

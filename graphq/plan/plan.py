@@ -187,20 +187,22 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 
 
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
-              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
-              each: int | None = None, level: Level | None = None) -> Step:
+              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[Any, ...] = (),
+              each: int | None = None, level: Level | None = None, name: str = "") -> Step:
     """Plan a loop over `batch` batch elements with `rows` rows each. `factory(*of)` makes the function of the loop.
 
     `words` has the fields of the argument block's `record`, except for the field `each`: the number of rows of a block.
     By default, this number is a multiple of `unit` that gives each thread about four blocks. `cycles` estimates the
-    work of a row. Code is compiled for `level`, by default the lowest level with vectors of the target's width.
+    work of a row. Code is compiled for `level`, by default the lowest level with vectors of the target's width. `name`
+    is the name in reports, by default the names of factory and arguments.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each
     blocks = batch * -(-rows // each)
     block = modules.load(factory.__name__, factory, *of, level=level or target.level.base, cache=target.cache).block
-    return Step("_".join(map(str, (factory.__name__, *of))), block, record.named({**words, "each": each}), blocks,
-                pieces(blocks, worth, target.threads))
+    name = name or "_".join(map(str, (factory.__name__, *of)))
+    step = Step(name, block, record.named({**words, "each": each}), blocks)
+    return step.shared(pieces(blocks, worth, target.threads))
 
 
 VIEWS = frozenset({"static_reshape"})

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from graphq.base.sizes import assumed, largest
+from graphq.base.sizes import assumed
 from graphq.kernels.attention.cache import WIDTHS
-from graphq.kernels.jit import Loop, Type, block_module, load_first, modules, store_first
+from graphq.kernels.jit import Loop, Type, block_module, load_first, store_first
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
 from graphq.kernels.jit.values import F32, I8, I16, I32, I64, Builder, Value, c64, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns, widen
@@ -19,7 +19,7 @@ from graphq.kernels.moves.rotate import rotate
 from graphq.kernels.numbers.attention import CAPPED
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.rows.loops import computed, store_numbers
-from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
+from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 LINE = 64
@@ -269,14 +269,9 @@ def plan_attention(words: dict[str, int], size: int, kept: str, rotary: bool, in
     most = min(8, target.level.sum_vectors)
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or n <= most and assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)
-    module = modules.load("attending", attending, rows, size, kept, *map(int, flags),
-                          level=target.level.base, cache=target.cache)
-    macs = 2 * batch * groups * m * capacity * size
-    worth = threads_for(target.threads, macs // 8)
-    each = rows_of_block(m, batch * groups, worth, rows)
-    blocks = batch * groups * -(-m // each)
-    shares = pieces(blocks, worth, target.threads)
     line = LINE + 4 * LANES * -(-capacity // LANES)
-    words = ATTEND.named({**words, "each": each, "room_count": largest(1, shares),
-                          "room_bytes": rows * (LINE + 4 * LANES * -(-size // LANES) + line)})
-    return Step(f"attention_{rows}x{LANES}_{target.level.name}", module.block, words, blocks, shares, macs=macs)
+    words = {**words, "room_bytes": rows * (LINE + 4 * LANES * -(-size // LANES) + line)}
+    step = plan_rows(attending, ATTEND, words, target, rows=m, cycles=capacity * size / 4, batch=batch * groups,
+                     unit=rows, of=(rows, size, kept, *map(int, flags)),
+                     name=f"attention_{rows}x{LANES}_{target.level.name}")
+    return step._replace(macs=2 * batch * groups * m * capacity * size)

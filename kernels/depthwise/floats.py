@@ -30,7 +30,7 @@ from llvmlite import ir
 
 from graphq.base.sizes import is_open, largest, later, recorded
 from graphq.kernels.depthwise.packing import chunk_starts, pixels_within
-from graphq.kernels.jit import Loop, block_module, lasting_empty, load_first, modules
+from graphq.kernels.jit import Loop, block_module, lasting_empty, load_first
 from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.epilogue_code import emitter_of
@@ -40,7 +40,7 @@ from graphq.kernels.lanes.vector import STORAGE_IR, widen
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
 from graphq.kernels.pixels.blocks import Pixels
-from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
+from graphq.plan.plan import Step, Target, plan_rows
 
 ACCUMULATORS = 8
 """The accumulator registers of a tile: enough to hide the latency of a multiply-add, but few enough for AVX2."""
@@ -225,15 +225,10 @@ def plan_depthwise(epilogue: Epilogue, x: Pixels, tile: Tile, target: Target) ->
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
-    module = modules.load(f"depthwise_{dtype}", depthwise_blocks, epilogue, dtype, tile, few, x.multiplier, room,
-                          level=target.level.base, cache=target.cache)
     across = -(-ow // tile.pixels)
     tiles = across * (x.batch * x.m // largest(1, ow))
-    cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
-    worth = threads_for(target.threads, cycles)
-    each = rows_of_block(tiles, 1, worth)
-    blocks = -(-tiles // each)
-    words = TILES.named({"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
-                         "channels": channels})
-    return Step(f"depthwise_{dtype}_{target.level.name}", module.block, words, blocks,
-                pieces(blocks, worth, target.threads), macs=x.products)
+    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "m": x.m, "channels": channels}
+    step = plan_rows(depthwise_blocks, TILES, words, target, rows=tiles,
+                     cycles=50 + tile.pixels * -(-channels // tile.width) * (taps + 8),
+                     of=(epilogue, dtype, tile, few, x.multiplier, room), name=f"depthwise_{dtype}_{target.level.name}")
+    return step._replace(macs=x.products)

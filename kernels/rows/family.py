@@ -11,12 +11,11 @@ from math import prod
 
 import numpy as np
 
-from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import MAX_EPILOGUE, Family, epilogue_operands, operand, slots_of, space_of
-from graphq.kernels.jit import Loop, block_module, modules
+from graphq.kernels.jit import Loop, block_module
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import Builder, Value, c64, smaller
 from graphq.kernels.lanes.epilogue_code import emitter_of
@@ -27,7 +26,7 @@ from graphq.kernels.operands.space import Space, broadcast_strides
 from graphq.kernels.rows.loops import store_numbers
 from graphq.kernels.rows.lower import ROWS, RowLowering, follows, lower_row
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref, Step, Target, pieces, rows_of_block, threads_for
+from graphq.plan.plan import Ref, Step, Target, plan_rows
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 ROW_BLOCK = Record("batch", "m", "n", "each", "rooms", "room_count", "room_bytes", "numbers", "step", "epsilon",
@@ -81,17 +80,13 @@ def room_bytes(n: int) -> int:
 
 def plan_row(r: RowLowering, epilogue: Epilogue, space: Space, target: Target, strip_rows: int | None = None) -> Step:
     """Plan the rows of `space`. `strip_rows`, if given, is the number of rows of a block."""
-    module = modules.load("row", row_blocks, r.how, r.prologue, epilogue, target.level.lanes, r.direct, r.reduces,
-                          level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
-    vectors = -(-n // LANES)
-    worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # measured: 20 to 45 cycles a vector (Zen 4)
-    each = rows_of_block(m, batch, worth) if strip_rows is None else strip_rows
-    blocks = batch * -(-m // each)
-    shares = pieces(blocks, worth, target.threads)
-    words = ROW_BLOCK.named({"batch": batch, "m": m, "n": n, "each": each, "room_count": largest(1, shares),
-                        "room_bytes": room_bytes(n), "step": 4 * batch * m, "columns": 1 if r.reduces else n})
-    return Step(f"{r.how}_{target.level.name}", module.block, words, blocks, shares)
+    words = {"batch": batch, "m": m, "n": n, "room_bytes": room_bytes(n), "step": 4 * batch * m,
+             "columns": 1 if r.reduces else n}
+    # measured: 20 to 45 cycles a vector (Zen 4)
+    return plan_rows(row_blocks, ROW_BLOCK, words, target, rows=m, cycles=100 + 40 * -(-n // LANES), batch=batch,
+                     of=(r.how, r.prologue, epilogue, target.level.lanes, r.direct, r.reduces), each=strip_rows,
+                     name=f"{r.how}_{target.level.name}")
 
 
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
