@@ -1,13 +1,12 @@
 """How a program of PyTorch is called: which tensors its graph takes and returns, and the structures around them."""
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from graphq.errors import GraphError, InputError
-from graphq.ir import Graph
-from graphq.torch.operators.importer import VIEWED, array_of, dtype_of
+from graphq.errors import InputError
+from graphq.torch.operators.importer import VIEWED, dtype_of
 
 CALLING = "calling"
 """The key in a graph's `meta` for the `Calling` of the program that the graph was made of."""
@@ -34,40 +33,15 @@ class Calling(NamedTuple):
     results: tuple[str | None, ...]
     guards: tuple[Callable[..., Any], ...]
 
-    @staticmethod
-    def in_graph(graph: Graph) -> "Calling":
-        """The calling in a graph's `meta`; raises GraphError if the graph was not made by `from_torch`."""
-        found = graph.meta.get(CALLING)
-        if not isinstance(found, Calling):
-            raise GraphError(f"graph '{graph.name}' was not made by from_torch: its structure of inputs is not known")
-        return found
-
-    def call(self, run: Callable[..., Iterable[np.ndarray]], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run the graph and return the program's result; tensors and arrays share memory, if tensors are contiguous.
-
-        Tensors that the program changes are changed after the run. Raises InputError for wrong arguments.
-        """
-        leaves: Sequence[Any] = args
-        if kwargs or len(args) != len(self.arguments) or not all(isinstance(x, torch.Tensor) for x in args):
-            try:
-                leaves = self.in_spec.flatten_up_to((tuple(args), dict(kwargs)))
-            except (TypeError, ValueError) as e:
-                raise InputError(f"the arguments do not have the structure of the example inputs: {e}") from None
-        taken = [x for x, exported in zip(leaves, self.arguments, strict=True) if exported is torch.Tensor]
-        for k, (x, exported) in enumerate(zip(leaves, self.arguments, strict=True)):
-            if exported is not torch.Tensor and not (type(x) is type(exported) and x == exported):
-                raise InputError(f"argument {k} was {exported!r} when the program was exported, and is "
-                                 f"{type(x).__name__ if isinstance(x, torch.Tensor) else repr(x)}: export it again")
-        for x in taken:
-            if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
-                raise InputError("inputs must be tensors on the CPU, got "
-                                 f"{x.device if isinstance(x, torch.Tensor) else type(x).__name__}")
-        found = iter(run(*map(array_of, (*self.buffers, *taken))))
-        for target in self.changed:
-            old = leaves[target] if isinstance(target, int) else target
-            old.detach().copy_(tensor_of(next(found)))
-        return self.out_spec.unflatten([None if kind is None else tensor_of(next(found)) if kind == "tensor" else
-                                        next(found).item() for kind in self.results])
+    def takes(self, k: int, x: Any) -> bool:
+        """Whether leaf `k` of the arguments is an input of the graph. Raises InputError if `x` may not be there."""
+        exported, tensor = self.arguments[k], isinstance(x, torch.Tensor)
+        if exported is torch.Tensor and not (tensor and x.device.type == "cpu"):
+            raise InputError(f"inputs must be tensors on the CPU, got {x.device if tensor else type(x).__name__}")
+        if exported is not torch.Tensor and not (type(x) is type(exported) and x == exported):
+            raise InputError(f"argument {k} was {exported!r} when the program was exported, and is "
+                             f"{type(x).__name__ if tensor else repr(x)}: export it again")
+        return exported is torch.Tensor
 
     def check_shapes(self, shapes: Sequence[Sequence[int]]) -> None:
         """Raise InputError for shapes of the graph's inputs that the program was not exported for."""

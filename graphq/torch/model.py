@@ -1,17 +1,17 @@
 """TorchModel: a compiled program that is called with tensors, as the module that it was made from."""
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from graphq.compile import compile
-from graphq.errors import GraphError, GraphqError, ParseError
+from graphq.errors import GraphError, GraphqError, InputError, ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
 from graphq.onnx import load_onnx
-from graphq.torch.calling import Calling
+from graphq.torch.calling import CALLING, Calling, tensor_of
+from graphq.torch.operators.importer import array_of
 from graphq.torch.program import convert
 
 HOW = """a module needs example inputs. Write
@@ -35,15 +35,30 @@ class TorchModel:
     """
 
     def __init__(self, graph: Graph, **options: Any) -> None:
-        self.calling = Calling.in_graph(graph)
+        if CALLING not in graph.meta:
+            raise GraphError(f"graph '{graph.name}' was not made by from_torch: its structure of inputs is not known")
+        self.calling: Calling = graph.meta[CALLING]
         self.compiled = compile(graph, **options)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the model. Raises InputError for arguments that do not have the structure of the example inputs."""
-        return self.calling.call(self._run, args, kwargs)
+        """Run the model, then change the tensors that the program changes.
 
-    def _run(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:
-        return named_outputs(self.compiled.outputs, self.compiled(*arrays)).values()
+        Raises InputError for arguments that do not have the structure of the example inputs.
+        """
+        calling, leaves = self.calling, args
+        if kwargs or len(args) != len(calling.arguments) or not all(isinstance(x, torch.Tensor) for x in args):
+            try:
+                leaves = calling.in_spec.flatten_up_to((args, kwargs))
+            except (TypeError, ValueError) as e:
+                raise InputError(f"the arguments do not have the structure of the example inputs: {e}") from None
+        taken = [x for k, x in enumerate(leaves) if calling.takes(k, x)]
+        found = self.compiled(*map(array_of, (*calling.buffers, *taken)))
+        arrays = iter(named_outputs(self.compiled.outputs, found).values())
+        for target in calling.changed:
+            old = leaves[target] if isinstance(target, int) else target
+            old.detach().copy_(tensor_of(next(arrays)))
+        return calling.out_spec.unflatten([None if kind is None else tensor_of(next(arrays)) if kind == "tensor" else
+                                           next(arrays).item() for kind in calling.results])
 
 
 def compile_module(source: Any, example_inputs: Sequence[Any] | None, kwargs: Mapping[str, Any] | None,

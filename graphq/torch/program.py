@@ -164,6 +164,9 @@ class _Conversion:
         if name == "cond":  # branches have no effects, so both are computed
             found = [self._run(branch, args[3]) for branch in args[1:3]]
             return [self.graph.select(args[0], yes, no) for yes, no in zip(*found, strict=True)]
+        for n in node.all_input_nodes:
+            if self.values[n] is None and isinstance(n.meta.get("val"), torch.Tensor):
+                raise GraphError(f"graphq does not compute '{n.name}', a result of {n.args[0].target}")
         function = not hasattr(target, "namespace")
         if function and not any(isinstance(x, Value) for x in args):
             return target(*args)
@@ -173,7 +176,9 @@ class _Conversion:
         call = AtenCall(self.graph, node, nodes, self._values(nodes), _role(name), self.names.get(node, node.name))
         importer = _importer(node)
         result = None if importer is None else call.imported(importer)
-        result = call.results(self._decomposed(node) if result is None else result)
+        result = self._decomposed(node) if result is None else result
+        if isinstance(node.meta.get("val"), tuple | list) and isinstance(result, Value):
+            result = [result, *[None] * (len(node.meta["val"]) - 1)]
         self._label(call.name, result, first, _line(node))
         if _changes(node):
             self.values[node.args[0]] = result

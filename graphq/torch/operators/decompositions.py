@@ -149,12 +149,6 @@ def log1p(x: Tensor) -> Tensor:
     return torch.where((u == 1) | u.isinf(), x, u.log() * (x / (u - 1)))
 
 
-def expm1(x: Tensor) -> Tensor:
-    """`exp(x) - 1`, where the rounding of `exp(x)` is made up for (Kahan)."""
-    u = x.exp()
-    return torch.where(u == 1, x, torch.where((u - 1 == -1) | u.isinf(), u - 1, (u - 1) * (x / u.log())))
-
-
 def wide(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The function in f32 for integers and narrower floats; narrower floats get a result in their own type."""
     def computed(*args: Any, **kwargs: Any) -> Tensor:
@@ -191,10 +185,9 @@ def hypotenuse(x: Tensor, y: Tensor) -> Tensor:
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Elements [i, i + offset] of two axes; the new axis is the last."""
-    x = x.movedim((dim1, dim2), (-2, -1))
-    rows, columns = x.shape[-2:]
-    first, count = max(offset, -offset * columns), min(rows + min(offset, 0), columns - max(offset, 0))
-    return x.flatten(-2).index_select(-1, torch.arange(max(count, 0)) * (columns + 1) + first)
+    x, below, right = x.movedim((dim1, dim2), (-2, -1)), max(-offset, 0), max(offset, 0)
+    steps = torch.arange(max(min(x.shape[-2] - below, x.shape[-1] - right), 0))
+    return x[..., steps + below, steps + right]
 
 
 def embedding_bag(table: Tensor, indices: Tensor, offsets: Tensor, scaled: bool = False, mode: int = 0,
@@ -291,7 +284,8 @@ decomposes({
     "aten.dist.default": lambda x, y, p=2: torch.linalg.vector_norm((x - y).flatten(), p),
     "aten._embedding_bag.default aten._embedding_bag_forward_only.default": embedding_bag,
     "aten.exp2.default": wide(lambda x: torch.pow(2.0, x)),
-    "aten.expm1.default": wide(expm1),
+    # exp(x) - 1 for small x, without the rounding of exp(x)
+    "aten.expm1.default": wide(lambda x: (x / 2).tanh() * (x.exp() + 1)),
     "aten.fmax.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
     "aten.fmin.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
     "aten.gru_cell.default": gru_cell,

@@ -204,18 +204,6 @@ class AtenCall:
             self.value(v, dtype_of(fake.dtype)) if isinstance(v, Value) else v
             for v, fake in zip(found, fakes, strict=True)]
 
-    def results(self, found: Result) -> Result:
-        """All results of the operator; no call may use results that are None, or that follow a single Value."""
-        val = self.fake()
-        if not isinstance(val, tuple | list):
-            return found
-        values: Any = [found, *[None] * (len(val) - 1)] if isinstance(found, Value) else found
-        used = [user.args[1] for user in self.node.users if values[user.args[1]] is None
-                and any(n.op != "output" for n in user.users)]
-        if used:
-            self.refuse(f"its result {used[0]} is not supported")
-        return values
-
     def refuse(self, message: str) -> NoReturn:
         """Raise GraphError."""
         raise GraphError(message)

@@ -4,6 +4,7 @@ PyTorch quantizes by `x * (1 / scale)`, rounded to f32, and graphq by `x / scale
 and quantizes with the scale 1, except that a reciprocal which is a power of two has an exact scale.
 """
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,34 +71,21 @@ def dequantize(c: AtenCall) -> Result:
                                       zps=zp.reshape(-1).tolist() if zp.any() else None, **how))
 
 
-def choose_qparams(x: Tensor, low: int, high: int, epsilon: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def choose_qparams(symmetric: bool, x: Tensor, low: int, high: int, epsilon: float,
+                   dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The scale [1] and zero point [1] of a tensor's range; scales are f32 here, and f64 in the program."""
     least, most = x.float().amin().clamp(max=0), x.float().amax().clamp(min=0)
-    scale = ((most - least) / (high - low)).clamp(min=epsilon)
-    zero_point = (low - (least / scale).round()).clamp(low, high)
-    return scale.reshape(1), zero_point.reshape(1).to(torch.int32)
-
-
-def choose_symmetric(x: Tensor, low: int, high: int, epsilon: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The scale [1] of a tensor's range around 0, and the zero point [1] in the middle of the integers."""
-    least, most = x.float().amin().clamp(max=0), x.float().amax().clamp(min=0)
-    scale = (torch.maximum(-least, most) / ((high - low) / 2)).clamp(min=epsilon)
-    return scale.reshape(1), torch.full((1,), 128 if dtype == torch.uint8 else 0, dtype=torch.int32)
+    scale = torch.maximum(-least, most) / ((high - low) / 2) if symmetric else (most - least) / (high - low)
+    scale = scale.clamp(min=epsilon).reshape(1)
+    middle = torch.full((1,), 128 if dtype == torch.uint8 else 0)
+    zero_point = middle if symmetric else (low - (least / scale).round()).clamp(low, high)
+    return scale, zero_point.to(torch.int32)
 
 
 def choose_per_token(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A scale for each row; zero points are 0."""
     scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
     return scale, scale * 0
-
-
-def choose_per_token_asymmetric(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A scale and a zero point for each row; scales are f64, and quantize in f64, as in PyTorch."""
-    least, most = x.float().amin(-1, True).clamp(max=0), x.float().amax(-1, True).clamp(min=0)
-    scale = ((most - least) / 255).clamp(min=torch.finfo(torch.float32).eps)
-    low, high = least / scale, most / scale
-    zero_point = torch.where((low + -128) + (high + 127) > 0, -128 - low, 127 - high)
-    return scale.double(), zero_point.clamp(-128, 127).round().to(torch.int32)
 
 
 def quantize_per_token(x: Tensor, scales: Tensor, zero_points: Tensor, low: int, high: int,
@@ -132,10 +120,10 @@ imports({
     "quantized_decomposed.dequantize_per_token torchao.dequantize_affine": dequantize_blocks,
 })
 decomposes({
-    "quantized_decomposed.choose_qparams.tensor": choose_qparams,
-    "quantized_decomposed.choose_qparams_symmetric.tensor": choose_symmetric,
+    "quantized_decomposed.choose_qparams.tensor": partial(choose_qparams, False),
+    "quantized_decomposed.choose_qparams_symmetric.tensor": partial(choose_qparams, True),
     "quantized_decomposed.choose_qparams_per_token.default": choose_per_token,
-    "quantized_decomposed._choose_qparams_per_token_asymmetric_impl.default "
-    "quantized_decomposed.choose_qparams_per_token_asymmetric.default": choose_per_token_asymmetric,
+    "quantized_decomposed.choose_qparams_per_token_asymmetric.default": lambda x, dtype: (
+        torch.ops.quantized_decomposed._choose_qparams_per_token_asymmetric_impl(x, dtype)),
     "quantized_decomposed.quantize_per_token.default": quantize_per_token,
 })
