@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from graphq.kernels.jit import LINE, Functions, Loop, emits
-from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.values import F32, I32, I64, Builder, Value, smaller, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL_BLOCK
 from graphq.kernels.matmul_compressed.floats import FORMS, W_DTYPES, WeightTile, float_tile, multiply, rows_at_once
 from graphq.kernels.matmul_compressed.pack import BITS, HEAD
-from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
+from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped, tail_group
 from graphq.kernels.target.isa import LEVELS
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Multiply, TileSizes, shift
@@ -49,16 +49,6 @@ UNROLLED = 32
 
 1 x 4096 x 4096 takes 10 % less time than with one line of weights per iteration (Zen 5).
 """
-
-
-def partial_group(address: Value, count: Value, fill: int) -> Value:
-    """Load `count` (1 to 3) bytes as a group (s32), padded with `fill` bytes; no further bytes are read."""
-    group, last = constant(I32, 0), count - 1
-    for i in range(4):
-        byte = (address + smaller(i, last)).load(I8).zext(I32)
-        byte = (c64(i) < count).select(byte, fill)
-        group = group | (byte << (8 * i))
-    return group
 
 
 class _IntegerTile(WeightTile):
@@ -103,7 +93,7 @@ class _IntegerTile(WeightTile):
                 loop.update(self.multiply(self.quads(first + loop.k * 4), here, loop.k * 4, loop.values))
             with Loop(b, (done < rest).zext(I64), loop.values) as last:  # runs at most once, usually not at all
                 silent = shift(self.a_dtype, signed=True) & 0xFF
-                x = [partial_group(source + first + done, rest - done, silent) for source in self.sources]
+                x = [tail_group(source + first + done, rest - done, 1, silent) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.add_scaled(groups.k, last.values)
 

@@ -126,18 +126,19 @@ class ColumnGroups:
         return read_columns(self.f, self.rows, self.done, count, self.itemsize)
 
 
-def tail_group(address: Value, count: Value, itemsize: int) -> Value:
+def tail_group(address: Value, count: Value, itemsize: int, fill: int | None = None) -> Value:
     """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading further bytes.
 
     Missing elements are 0. If elements are bytes, the last byte is repeated instead, because packed weights are 0
-    there.
+    there, or missing bytes are `fill` if it is given.
     """
     if itemsize == 2:
         return address.load(I16).zext(I32)
     last = count - 1
     group = constant(I32, 0)
-    for i in range(3):
+    for i in range(3 if fill is None else 4):
         byte = (address + smaller(i, last)).load(I8).zext(I32)
+        byte = byte if fill is None else (c64(i) < count).select(byte, fill)
         group = group | (byte << (8 * i))
     return group
 

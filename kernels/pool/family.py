@@ -65,14 +65,11 @@ class Pool(NamedTuple):
                                 self.windows.kernel[-1], shape)
             with np.errstate(all="ignore"):
                 return np.asarray(total / self.counts[:, None]).reshape(self.out)
-        if COMPUTE[self.dtype] == "f32":
-            total = np.full(shape, least(self.dtype), np.float32)
-            for k in range(self.windows.taps):
-                total = evaluate(GREATER, None, [total, tap(k).astype(np.float32)])
-        else:
-            total = np.full(shape, least(self.dtype), np.int32)
-            for k in range(self.windows.taps):
-                total = np.maximum(total, tap(k))
+        floats = COMPUTE[self.dtype] == "f32"
+        total = np.full(shape, least(self.dtype), np.float32 if floats else np.int32)
+        for k in range(self.windows.taps):
+            x = tap(k)
+            total = evaluate(GREATER, None, [total, x.astype(np.float32)]) if floats else np.maximum(total, x)
         return np.asarray(total).reshape(self.out)
 
     def plan(self, epilogue: Epilogue, x: Pixels, target: Target) -> Step:

@@ -36,14 +36,28 @@ def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
 @imports("LSTM", "GRU", "RNN")
 def layer(c: Call) -> Outputs:
     """Import LSTM, GRU and RNN (only with tanh); each direction has weights W and R."""
-    direction = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[c.node.op_type]
-    return _in_f32(c, lambda c: _directions(c, partial(direction, c)))
+    return _in_f32(c, lambda c: _directions(c, partial(_layer, c)))
 
 
-def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
+def _layer(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
+    """Add one direction. In a GRU, the last gate's recurrent bias is the operand `bias`; the gates get other biases."""
+    g, kind, bias = c.graph, c.node.op_type, None
     gates = _of_input(c, x, d)
-    return c.graph.lstm(_biased(c, gates, d), _of(c, 2, d), _state(c, 5, d), _state(c, 6, d), None, c.optional(4),
-                        _of(c, 7, d) if c.has(7) else None, reverse=reverse)
+    if kind != "GRU":
+        gates = _biased(c, gates, d)
+    elif c.has(3):
+        both = _of(c, 3, d)
+        size = both.type.dims[0] // 6
+        own, state, bias = parts(both, 0, [3 * size, 2 * size, size])
+        gates = g.add(gates, g.add(own, g.concat(state, g.constant(np.zeros(size, np.float32)), axis=0)))
+    weights, first, lengths = _of(c, 2, d), _state(c, 5, d), c.optional(4)
+    if kind == "GRU":
+        return g.gru(gates, weights, first, bias, lengths, reverse=reverse,
+                     linear_before_reset=bool(c.attr("linear_before_reset", 0)))
+    if kind == "RNN":
+        return g.rnn(gates, weights, first, lengths, reverse=reverse)
+    return g.lstm(gates, weights, first, _state(c, 6, d), None, lengths, _of(c, 7, d) if c.has(7) else None,
+                  reverse=reverse)
 
 
 def _of_input(c: Call, x: Value, d: int) -> Value:
@@ -64,24 +78,6 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
     both, g = _of(c, 3, d), c.graph
     half = both.type.dims[0] // 2
     return g.add(gates, g.add(*parts(both, 0, [half, half])))
-
-
-def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
-    """Add a GRU. The last gate's recurrent bias is the operand `bias`; all other biases are added to the gates."""
-    g, bias = c.graph, None
-    gates = _of_input(c, x, d)
-    if c.has(3):
-        both = _of(c, 3, d)
-        size = both.type.dims[0] // 6
-        own, state, bias = parts(both, 0, [3 * size, 2 * size, size])
-        gates = g.add(gates, g.add(own, g.concat(state, g.constant(np.zeros(size, np.float32)), axis=0)))
-    return g.gru(gates, _of(c, 2, d), _state(c, 5, d), bias, c.optional(4), reverse=reverse,
-                 linear_before_reset=bool(c.attr("linear_before_reset", 0)))
-
-
-def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
-    gates = _of_input(c, x, d)
-    return c.graph.rnn(_biased(c, gates, d), _of(c, 2, d), _state(c, 5, d), c.optional(4), reverse=reverse)
 
 
 @imports("DynamicQuantizeLSTM", domain=MICROSOFT)

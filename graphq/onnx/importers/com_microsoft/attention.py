@@ -25,7 +25,9 @@ def multi_head_attention(c: Call) -> Outputs:
                          "supported")
     _expect_sizes(c, heads := c.positive("num_heads"))
     if c.has(3):
-        q, k, v = _biased(c, (q, k, v))
+        # each gets a slice of the bias; slices have equal widths if widths are unknown
+        sizes = [c.input(3).type.dims[0] // 3 if (size := width(x)) is None else size for x in (q, k, v)]
+        q, k, v = (c.graph.add(x, part) for x, part in zip((q, k, v), parts(c.input(3), 0, sizes), strict=True))
     masks = [hidden(c, c.input(4), _keys(c, k))] if c.has(4) else []
     masks += [c.input(5)] if c.has(5) else []
     mask = c.graph.add(*masks) if len(masks) == 2 else masks[0] if masks else None
@@ -58,12 +60,6 @@ def _keys(c: Call, k: Value) -> Value:
     if not c.has(6):
         return new
     return c.graph.concat(c.graph.static_transpose(first(first(c.input(6), 1), 3), order=[0, 1, 3, 2]), new, axis=3)
-
-
-def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Add a slice of the bias to each of query, key and value; slices have equal widths if widths are unknown."""
-    sizes = [c.input(3).type.dims[0] // 3 if (size := width(x)) is None else size for x in values]
-    return [c.graph.add(x, part) for x, part in zip(values, parts(c.input(3), 0, sizes), strict=True)]
 
 
 @imports("RotaryEmbedding", domain=MICROSOFT)

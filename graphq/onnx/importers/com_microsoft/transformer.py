@@ -132,9 +132,8 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
              for size, part in zip(sizes, parts(projected, 2, sizes), strict=True))
     q, k, v = (g.static_transpose(x, order=[0, 2, 1, 3]) for x in split)
     if past is not None:
-        apart = (g.slice(past, axes=[0], starts=[n], ends=[n + 1], steps=[1]) for n in range(2))
         k, v = (g.concat(*standard(c, "Squeeze", [part, g.constant(np.asarray([0]))]), x, axis=2)
-                for part, x in zip(apart, (k, v), strict=True))
+                for part, x in zip(parts(past, 0, [1, 1]), (k, v), strict=True))
     scale = c.attr("scale", 0.0) or 1 / np.sqrt(sizes[0] // count)
     scores = g.matmul(q, k, transpose_b=True)
     scores = g.multiply(scores, one(scores, scale))
