@@ -209,21 +209,11 @@ def _along(node: Node, axes: Axes) -> int | None:
     return p if node.attrs.get("keep_dims", True) else p - sum(k < p for k in over)
 
 
-def _transposed(node: Node, axes: Axes) -> int:
-    order = [d % _rank(node.output) for d in node.attrs["order"]]
-    return order.index(axes[0] or 0)
-
-
 def _joined(node: Node, axes: Axes) -> int | None:
     found = {a for a in axes if a is not None}
     p, rank = min(found), _rank(node.output)
     alike = all(_alike(v, p) for v, a in zip(node.operands, axes, strict=True) if a is None)
     return p if len(found) == 1 and node.attrs["axis"] % rank != p and alike else None
-
-
-def _sliced(node: Node, axes: Axes) -> int | None:
-    touched = {a % _rank(node.inputs[0]) for a in node.attrs["axes"]}
-    return None if axes[0] in touched else axes[0]
 
 
 def _padded(node: Node, axes: Axes) -> int | None:
@@ -281,6 +271,8 @@ RULES: dict[str, Rule] = {
     "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "along": _along,
     # operations that compute each image of a batch (axis 0) separately
     "images": lambda node, axes: 0 if _first_alone(node, axes) and axes[0] == 0 else None,
-    "product": _product, "transposed": _transposed, "joined": _joined, "sliced": _sliced, "padded": _padded,
-    "gathered": _gathered, "recurrent": _recurrent}
+    "transposed": lambda node, axes: [d % _rank(node.output) for d in node.attrs["order"]].index(axes[0] or 0),
+    "sliced": lambda node, axes: None if axes[0] in {
+        a % _rank(node.inputs[0]) for a in node.attrs["axes"]} else axes[0],
+    "product": _product, "joined": _joined, "padded": _padded, "gathered": _gathered, "recurrent": _recurrent}
 """The rules, by the name that `Op.rows` states."""

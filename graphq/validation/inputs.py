@@ -165,14 +165,10 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
     for k, sized in enumerate(sized_copies(graph.specialize(given) if given else graph, seed)):
         types = {str(v.name): v.type for v in sized.inputs}
         drawn = tuple(f"{name}: {types[name]}" for name in opened)
-        few = MORE_SIZES if k else KINDS if _elements(sized) > MOST_ELEMENTS else len(kinds)
+        elements = sum(v.type.size for v in sized.values if v.data is None and v.type.known)
+        few = MORE_SIZES if k else KINDS if elements > MOST_ELEMENTS else len(kinds)
         for kind, array in islice(kinds.items(), few):
             yield Inputs(kind, {name: array(t) for name, t in types.items()}, drawn)
-
-
-def _elements(graph: Graph) -> int:
-    results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
-    return sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
 
 
 def input_types(graph: Graph, sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, TensorType]:

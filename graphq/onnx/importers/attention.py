@@ -136,7 +136,7 @@ def _repeated(c: Call, x: Value, heads: Value) -> Value:
     times, = standard(c, "Div", [heads, groups])
     wide, = standard(c, "Concat", [batch, groups, times, matrix], axis=0)
     whole, = standard(c, "Concat", [batch, heads, matrix], axis=0)
-    apart, = standard(c, "Unsqueeze", [x, c.graph.constant(np.asarray([2]))])
+    apart, = standard(c, "Unsqueeze", [x, np.asarray([2])])
     return standard(c, "Reshape", [*standard(c, "Expand", [apart, wide]), whole])[0]
 
 

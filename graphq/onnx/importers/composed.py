@@ -16,13 +16,14 @@ NEWER = 23
 """The first version of ONNX's operator set that has Attention and RotaryEmbedding."""
 
 
-def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
-             **attrs: Any) -> list[Value]:
-    """Import an ONNX operator of the operator set `opset` with these operands; returns its outputs."""
+def standard(c: Call, op_type: str, inputs: Sequence[Value | np.ndarray | None], outputs: int = 1, *,
+             opset: int = OPSET, **attrs: Any) -> list[Value]:
+    """Import an ONNX operator of the operator set `opset`; returns its outputs. Operands may be arrays."""
     prefix = f"{c.node.name or next(filter(None, c.node.output), '')}/{op_type}"
     around = dict(c.scope.values) if "body" in attrs else {}  # a body may read values around it
     scope = Scope({**c.scope.opsets, "": opset}, around, folder=c.scope.folder)
-    scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})
+    scope.values.update({f"{prefix}/in{k}": c.graph.add_constant(v) if isinstance(v, np.ndarray) else v
+                         for k, v in enumerate(inputs) if v is not None})
     names = [f"{prefix}/in{k}" if v is not None else "" for k, v in enumerate(inputs)]
     node = helper.make_node(op_type, names, [f"{prefix}/{k}" for k in range(outputs)], name=prefix, **attrs)
     import_node(c.graph, node, scope)
@@ -37,8 +38,7 @@ def size_of(c: Call, x: Value, axis: int) -> Value:
 def places(c: Call, x: Value, axis: int) -> Value:
     """The positions 0, 1, 2, ... along a dimension of `x`, in s32."""
     count, = standard(c, "Squeeze", [size_of(c, x, axis)])
-    zero, step = (c.graph.constant(np.asarray(n)) for n in (0, 1))
-    return c.graph.cast(*standard(c, "Range", [zero, count, step]), dtype=s32)
+    return c.graph.cast(*standard(c, "Range", [np.asarray(0), count, np.asarray(1)]), dtype=s32)
 
 
 def one(like: Value, value: float) -> np.ndarray:

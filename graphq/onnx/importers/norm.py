@@ -74,8 +74,8 @@ def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
 def lp_normalization(c: Call) -> Outputs:
     """Import LpNormalization: `x` divided by its norm along `axis`; 0 if the norm is 0."""
     x, p = c.input(0), c.attr("p", 2)
-    axis = c.graph.add_constant(np.asarray([c.attr("axis", -1)], np.int64))
-    (norm,), zero = standard(c, f"ReduceL{p}", [x, axis]), c.graph.add_constant(one(x, 0))
+    norm, = standard(c, f"ReduceL{p}", [x, np.asarray([c.attr("axis", -1)])])
+    zero = c.graph.add_constant(one(x, 0))
     return standard(c, "Where", [*standard(c, "Equal", [norm, zero]), zero, *standard(c, "Div", [x, norm])])
 
 

@@ -250,9 +250,9 @@ def global_pool(c: Call) -> Outputs:
     return c.graph.avg_pool(c.input(0), exclude_pad=True, **attrs)
 
 
-def pixels(c: Call) -> Value:
-    """The indices of input 0's spatial axes, as a constant."""
-    return c.graph.add_constant(np.arange(2, 2 + spatial(c.input(0))))
+def pixels(c: Call) -> np.ndarray:
+    """The indices of input 0's spatial axes."""
+    return np.arange(2, 2 + spatial(c.input(0)))
 
 
 @imports("GlobalLpPool")

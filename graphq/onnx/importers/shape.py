@@ -28,7 +28,7 @@ imports_each({
         c.graph.static_reshape(*standard(c, "NonZero", [c.input(1)]), shape=[-1]), axis=c.attr("axis", 0)),
     "Concat": lambda c: c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1)),
     "ConcatFromSequence": lambda c: c.graph.concat(*(
-        standard(c, "Unsqueeze", [x, c.graph.add_constant(np.asarray([c.attr("axis")]))])[0] if c.attr("new_axis", 0)
+        standard(c, "Unsqueeze", [x, np.asarray([c.attr("axis")])])[0] if c.attr("new_axis", 0)
         else x for x in _elements(c)), axis=c.attr("axis")),
     "EyeLike": lambda c: _eye(c, *c.input(0).type.dims),
     **dict.fromkeys(("Identity", "OptionalGetElement"), lambda c: c.input(0) if c.has(0) else _keep(c, _elements(c))),

@@ -56,7 +56,7 @@ def _keys(c: Call, k: Value) -> Value:
         return c.graph.slice(x, axes=[axis], starts=[0], ends=[1], steps=[1])
 
     new = c.graph.static_transpose(first(k, 2), order=[0, 2, 1])
-    new, = standard(c, "Unsqueeze", [new, c.graph.constant(np.asarray([1]))])
+    new, = standard(c, "Unsqueeze", [new, np.asarray([1])])
     if not c.has(6):
         return new
     return c.graph.concat(c.graph.static_transpose(first(first(c.input(6), 1), 3), order=[0, 1, 3, 2]), new, axis=3)

@@ -21,8 +21,8 @@ def pad(c: Call) -> Outputs:
     mode, value = c.attr("mode", "constant"), c.optional(2)
     if mode not in ("constant", "reflect", "edge"):
         c.refuse(f"attribute 'mode' must be constant, reflect or edge, got {mode!r}")
-    return standard(c, "Pad", [c.input(0), _reshaped(c, c.input(1), [-1]),
-                               None if value is None else _scalar(c, value)], mode=mode)
+    pads, = standard(c, "Reshape", [c.input(1), np.asarray([-1])])
+    return standard(c, "Pad", [c.input(0), pads, None if value is None else _scalar(c, value)], mode=mode)
 
 
 @imports("Range", domain=MICROSOFT)
@@ -37,18 +37,14 @@ def range_(c: Call) -> Outputs:
 def _scalar(c: Call, x: Value) -> Value:
     if x.type.known and x.type.size != 1:
         c.refuse(f"a tensor of one element is needed, got {x.type}")
-    return _reshaped(c, x, [])
-
-
-def _reshaped(c: Call, x: Value, dims: list[int]) -> Value:
-    return standard(c, "Reshape", [x, c.graph.add_constant(np.asarray(dims, np.int64))])[0]
+    return standard(c, "Reshape", [x, np.zeros(0, np.int64)])[0]
 
 
 @imports("ExpandDims", domain=MICROSOFT)
 def expand_dims(c: Call) -> Outputs:
     """Import ExpandDims: insert a dimension of 1 at a constant axis of the result."""
     c.expect(1, (), (1,))
-    return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(c.array(1).astype(np.int64).reshape(1))])
+    return standard(c, "Unsqueeze", [c.input(0), c.array(1).astype(np.int64).reshape(1)])
 
 
 def _less_zero_point(c: Call, k: int) -> Value:
@@ -67,8 +63,7 @@ def reduce_sum_integer(c: Call) -> Outputs:
     if wide is None:
         c.refuse(f"input 0 must be s8 or u8, got {c.input(0).type}")
     x, = standard(c, "Cast", [c.input(0)], to=element_of(wide))
-    return standard(c, "ReduceSum", [x, c.graph.add_constant(np.asarray(c.attr("axes"), np.int64))],
-                    keepdims=c.attr("keepdims", 1))
+    return standard(c, "ReduceSum", [x, np.asarray(c.attr("axes"), np.int64)], keepdims=c.attr("keepdims", 1))
 
 
 @imports("BiasAdd", domain=MICROSOFT)

@@ -84,9 +84,9 @@ def embed_layer_normalization(c: Call) -> Outputs:
     if c.outputs == 1:
         return y
     if mask is None:
-        lengths, = standard(c, "Expand", [g.constant(np.zeros(1, np.int32)), size_of(c, ids, 0)])
+        lengths, = standard(c, "Expand", [np.zeros(1, np.int32), size_of(c, ids, 0)])
     else:
-        lengths, = standard(c, "ReduceSum", [mask, g.constant(np.asarray([1]))], keepdims=0)
+        lengths, = standard(c, "ReduceSum", [mask, np.asarray([1])], keepdims=0)
     return [y, lengths, total][:c.outputs]
 
 
@@ -132,7 +132,7 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
              for size, part in zip(sizes, parts(projected, 2, sizes), strict=True))
     q, k, v = (g.static_transpose(x, order=[0, 2, 1, 3]) for x in split)
     if past is not None:
-        k, v = (g.concat(*standard(c, "Squeeze", [part, g.constant(np.asarray([0]))]), x, axis=2)
+        k, v = (g.concat(*standard(c, "Squeeze", [part, np.asarray([0])]), x, axis=2)
                 for part, x in zip(parts(past, 0, [1, 1]), (k, v), strict=True))
     scale = c.attr("scale", 0.0) or 1 / np.sqrt(sizes[0] // count)
     scores = g.matmul(q, k, transpose_b=True)
@@ -148,7 +148,7 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
     if c.outputs < 2:
         return y
-    both = (standard(c, "Unsqueeze", [x, g.constant(np.asarray([0]))])[0] for x in (k, v))
+    both = (standard(c, "Unsqueeze", [x, np.asarray([0])])[0] for x in (k, v))
     return [y, g.concat(*both, axis=0)]
 
 
@@ -158,9 +158,9 @@ def _within(c: Call, mask: Value, scores: Value) -> Value:
     The mask has an end for each batch element, optionally followed by a start for each (default 0).
     """
     g, batch, keys = c.graph, size_of(c, scores, 0), places(c, scores, 3)
-    none, = standard(c, "Expand", [g.constant(np.zeros(1, np.int32)), batch])
+    none, = standard(c, "Expand", [np.zeros(1, np.int32), batch])
     both, = standard(c, "Concat", [mask, none], axis=0)
-    ends, = standard(c, "Slice", [both, g.constant(np.asarray([0])), batch])
+    ends, = standard(c, "Slice", [both, np.asarray([0]), batch])
     starts, = standard(c, "Slice", [both, batch, *standard(c, "Add", [batch, batch])])
     first, last = (g.static_reshape(x, shape=[-1, 1, 1, 1]) for x in (starts, ends))
     return g.logical_and(g.less_equal(first, keys), g.less(keys, last))
@@ -183,6 +183,6 @@ def hidden(c: Call, mask: Value, scores: Value) -> Value:
     if mask.dtype != s32 or rank not in (2, 3):
         raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")
     g, axes = c.graph, [1, 2] if rank == 2 else [1]
-    kept = g.cast(*standard(c, "Unsqueeze", [mask, g.constant(np.asarray(axes))]), dtype=f32)
+    kept = g.cast(*standard(c, "Unsqueeze", [mask, np.asarray(axes)]), dtype=f32)
     added = g.multiply(g.subtract(np.float32(1), kept), np.float32(away))
     return added if scores.dtype == f32 else g.type_cast(added, dtype=scores.dtype)
