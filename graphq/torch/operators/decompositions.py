@@ -39,7 +39,7 @@ def decomposed(node: fx.Node, mode: Any) -> fx.GraphModule | None:
     Raises GraphError if the decomposition takes an open size for that of the example inputs.
     """
     target: Any = node.target
-    f, operands = DECOMPOSED.get(str(target), target), node.all_input_nodes
+    f, operands = DECOMPOSED.get(str(target), table(target).get(target, target)), node.all_input_nodes
     paired = any(map(is_complex, (node, *operands)))
 
     def call(*values: Any) -> Any:
