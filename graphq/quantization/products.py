@@ -14,7 +14,7 @@ import numpy as np
 from graphq.base.locks import lazy_property
 from graphq.dtypes import bf16, f16, f32
 from graphq.errors import GraphError
-from graphq.ir import GRAPH_ORDER, Graph, Labels, Node, Value
+from graphq.ir import FILE_NAMES, GRAPH_ORDER, Graph, Labels, Node, Value
 from graphq.ops.conv import weight_axes
 from graphq.ops.recurrent import quantizes_state
 from graphq.passes.cleanup import eliminate_dead_code, fold_constants, share_constants
@@ -121,24 +121,32 @@ def products(graph: Graph, *, inside: bool = True) -> Iterator[LinearLayer]:
 def prepared(graph: Graph) -> Graph:
     """Copy a graph and prepare it for quantization: fold constants and batch normalizations, and name all values.
 
-    Constants that are added to a layer become its bias, and equal constants are merged. Operations in f16 or bf16
-    become f32 (`in_f32`). Constant vectors become matrices of one column. Bodies are prepared as well, and names are
-    unique in the graph and its bodies. Numbers change by the f32 roundings that `passes.fold_scales` states. A prepared
-    graph stays as it is.
+    A layer keeps its name if a batch normalization is folded into it. Constants that are added to a layer become its
+    bias, and equal constants are merged. Operations in f16 or bf16 become f32 (`in_f32`). Constant vectors become
+    matrices of one column. Bodies are prepared as well, and names are unique in the graph and its bodies. Numbers
+    change by the f32 roundings that `passes.fold_scales` states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
-    out = copied(graph, in_f32)
+    out, renamed = copied(graph, in_f32), dict[str, str]()
     for part in with_bodies(out):
         part.labels.keep(trace=True)
+        normalized = {n.operand(0).node for n in part.nodes_of(("batch_norm_inference",))}
         for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(),
                      eliminate_dead_code, share_constants):
             step(part)
         for node in part.nodes:
-            if node.op.name in PRODUCTS and node.origin is not None and not node.meta:
-                node.meta = node.origin.meta  # such as its name in an ONNX file
+            if node.op.name in PRODUCTS and node.origin is not None:
+                node.meta = node.meta or node.origin.meta  # such as its name in an ONNX file
+                later, name = node.output.name, node.origin.outputs[0].name
+                if node.origin in normalized and name is not None and not part.has_name(name):
+                    part.rename(node.output, name)
+                    renamed |= {later: name} if later is not None else {}
             node.origin = None  # otherwise the old weights stay in memory
         part.labels = Labels(part)
+    if renamed:
+        older = {old: renamed.get(name, name) for old, name in out.meta.get(FILE_NAMES, {}).items()}
+        out.meta = {**out.meta, FILE_NAMES: older | renamed}
     name_values(out)
     return out
 

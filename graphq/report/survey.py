@@ -238,8 +238,8 @@ def _became(analysis: Analysis) -> dict[str, int | None]:
     source = analysis.given.source
     own: dict[str, int | None] = {source.label(v): None for n in source.nodes for v in n.outputs}
     for k, node in enumerate(analysis.after.nodes):
-        own |= {label: k for n in analysis.members.get(node, ()) for v in n.outputs
-                if (label := analysis.before.label(v)) in own}
+        own |= {label: k for n in analysis.members.get(node, ()) for v in (*n.outputs, *analysis.given.node(n).outputs)
+                if (label := v.graph.label(v)) in own}
     missed = {label: None for r in analysis.refusals for label in r.node.partition(" = ")[0].split(", ")}
     made = {analysis.after.label(v): k for k, node in enumerate(analysis.after.nodes) for v in node.outputs}
     return own | {label: k for label, k in (missed | made).items() if label not in own}

@@ -17,7 +17,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.ir.interpret import CHECK_SHAPES
 from graphq.ir.node import SOURCE_LINE
-from graphq.onnx.importers.importer import MALFORMED
+from graphq.onnx.importers.importer import MALFORMED, source_line
 from graphq.onnx.module_names import NOWHERE, names_of_calls
 from graphq.torch.calling import CALLING, Calling
 from graphq.torch.operators.complex import in_pairs, is_complex
@@ -285,6 +285,5 @@ def _place(node: Any) -> str:
 
 
 def _line(node: Any) -> str:
-    """The innermost line of source outside of PyTorch that a node is from: `File "net.py", line 7, in forward`."""
-    lines = [x.strip() for x in (node.meta.get("stack_trace") or "").splitlines() if x.strip().startswith("File ")]
-    return ([x for x in lines if torch.__path__[0] not in x] or lines or [""])[-1]
+    """The line of source that a node is from."""
+    return source_line(node.meta.get("stack_trace") or "")

@@ -82,6 +82,19 @@ def test_quantization_finds_layers_by_both_names(scheme):
     assert made.meta["quantization"]["layers_f32"] == ["blocks.0.dw"]
 
 
+def test_explain_and_errors_name_the_line_of_the_users_module():
+    model = network()
+    frames = [("/home/me/net.py", 14, "forward"), ("/x/site-packages/torch/nn/modules/module.py", 9, "_call"),
+              ("/home/me/torch/net.py", 8, "run"), ("C:\\x\\torch\\nn\\functional.py", 7, "relu")]
+    trace = "\n".join(f'  File "{file}", line {line}, in {name}\n    return f(x)' for file, line, name in frames)
+    model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace)
+    report = gq.compile(gq.load_onnx(model)).explain("blocks.0.relu")
+    assert 'from File "/home/me/torch/net.py", line 8, in run\n' in report
+    model.graph.node[1].op_type = "StringNormalizer"
+    with pytest.raises(GraphError, match=r"StringNormalizer 'node_relu' \(File .*net.py\", line 8, in run\): strings"):
+        gq.load_onnx(model)
+
+
 def test_limits_and_reports_have_module_names():
     graph, batches = gq.load_onnx(network(mean="['', 'pool', 'mean']")), [{"x": np.ones((1, 4, 8, 8), np.float32)}]
     by_old, by_new = (quantize(graph, batches, Scheme(limits={name: (-1, 3)})) for name in ("mean", "pool"))

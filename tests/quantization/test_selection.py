@@ -5,20 +5,33 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.ir.node import ONNX_NAME
-from graphq.quantization import Scheme, automatic, calibrate, quantize
+from graphq.quantization import Scheme, automatic, calibrate, compare, quantize
 from graphq.quantization.calibrate import observed
 from graphq.quantization.products import prepared, values_by_name
 from graphq.quantization.selection import resolved, selected
 
 
 @pytest.mark.parametrize("wanted, names", [
-    (["point"], ["point"]), (["p*"], ["point"]), (["*i*t*", "depthwise"], ["point", "depthwise"]),
-    (["op:Conv"], ["convolution", "depthwise", "point"]), (["op:convolution"], ["convolution", "depthwise", "point"]),
+    (["point"], ["point"]), (["p*"], ["point"]), (["*o*t*", "depthwise"], ["point", "depthwise"]),
+    (["op:Conv"], ["first", "depthwise", "point"]), (["op:convolution"], ["first", "depthwise", "point"]),
     (["op:MatMul"], ["classifier"]), (["op:Gemm", "op:matmul"], ["classifier"]),
-    (["depthwise..classifier"], ["depthwise", "point", "classifier"]), (["x..relu"], ["convolution", "depthwise"]),
+    (["depthwise..classifier"], ["depthwise", "point", "classifier"]), (["x..relu"], ["first", "depthwise"]),
     (["point..point"], ["point"]), ([], [])])
 def test_products_are_chosen(wanted, names):
     assert list(selected(prepared(convolutional()[0]), wanted)) == names
+
+
+def test_a_layer_has_one_name_if_a_batch_normalization_is_folded_into_it():
+    graph, batches = convolutional()
+    graph.rename(graph.nodes_of(["batch_norm_inference"])[0].output, "norm")
+    for name in "first", "norm":
+        made = quantize(graph, batches, Scheme(exclude=[name]))
+        assert made.meta["quantization"]["layers_f32"] == ["first"]
+        assert "%first = convolution(x," in gq.compile(made).explain(name)
+    found = {row.name for row in compare(made, graph, batches, rank=False).tensors}
+    assert "first" in found and "norm" not in found
+    plain = gq.compile(graph)
+    assert "in the convolution partition" in plain.explain("first") and "in the conv" in plain.explain("norm")
 
 
 def test_a_module_has_the_products_within_it():
@@ -69,8 +82,8 @@ def test_a_node_of_several_results_stands_for_the_first():
 
 
 @pytest.mark.parametrize("text, message", [
-    ("other*", "no matmul or convolution is named 'other[*]'; there are convolution"), ("op:LSTM", "named 'op:LSTM'"),
-    ("x..nothing", "has no value or ONNX node named 'nothing'; there are x, convolution"),
+    ("other*", "no matmul or convolution is named 'other[*]'; there are first"), ("op:LSTM", "named 'op:LSTM'"),
+    ("x..nothing", "has no value or ONNX node named 'nothing'; there are x, first"),
     ("point..depthwise", "named 'point..depthwise'")])
 def test_what_chooses_nothing_is_refused(text, message):
     with pytest.raises(gq.GraphError, match=message):
@@ -105,7 +118,7 @@ def test_choices_that_would_do_nothing_are_refused():
             quantize(graph, batches, Scheme(exclude=["p*"], **{part: ["classifier", "point"]}))
         quantize(graph, batches, Scheme(exclude=["p*"], **{part: ["op:Conv"]}))
     with pytest.raises(gq.GraphError, match="limits name 'x', but this tensor is not quantized: no quantized layer"):
-        quantize(graph, batches, Scheme(exclude=["convolution"], limits={"x": (0, 1)}))
+        quantize(graph, batches, Scheme(exclude=["first"], limits={"x": (0, 1)}))
 
 
 def test_values_between_layers_that_a_graph_may_lack():
@@ -123,14 +136,14 @@ def test_attention_between_two_names():
 
 def test_the_automatic_setting_keeps_the_users_choices():
     graph, batches = convolutional(spread=1.5)
-    found = automatic(graph, batches, Scheme(method="automatic", exclude=["convolution"], wide=["op:matmul"]))
-    floats = ("convolution", "depthwise")  # the second one is faster in f32
+    found = automatic(graph, batches, Scheme(method="automatic", exclude=["first"], wide=["op:matmul"]))
+    floats = ("first", "depthwise")  # the second one is faster in f32
     assert found.setting.scheme.exclude == floats and len(found.setting.scheme.wide) >= 1
     assert {s.scheme.exclude for s in found.losses} == {floats, floats[:1]}  # plain methods quantize the second one
     assert all("classifier" in s.scheme.wide for s in found.losses)
-    (node,) = [n for n in found.graph.nodes if n.output.name == "convolution"]
+    (node,) = [n for n in found.graph.nodes if n.output.name == "first"]
     assert node.inputs[0] is found.graph.inputs[0]
-    same = quantize(graph, batches, Scheme(method="automatic", exclude=["convolution"], wide=["op:matmul"]))
+    same = quantize(graph, batches, Scheme(method="automatic", exclude=["first"], wide=["op:matmul"]))
     assert same.meta["quantization"]["layers_f32"] == list(floats)
     np.testing.assert_array_equal(gq.compile(same)(batches[0]), gq.compile(found.graph)(batches[0]))
 

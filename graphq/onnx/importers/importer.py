@@ -5,6 +5,7 @@ node's outputs. If graphq has no operation for these operands, the importer retu
 then becomes an onnx_node: an operation that ONNX's reference evaluator runs. If a node breaks a rule of its operator,
 the importer raises `Refused`. An importer may be called again later, when more types or constants are known.
 """
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
@@ -19,6 +20,7 @@ from graphq.dtypes import DType, s8, u8
 from graphq.errors import CompileError, GraphError
 from graphq.ir import ONNX_NAME, Dim, Graph, Op, Value, listing, lookup, shapes_agree, walk_ops
 from graphq.ir.interpret import add_known, computed, evaluate, known
+from graphq.ir.node import SOURCE_LINE
 from graphq.onnx.importers.operand_types import clash
 from graphq.onnx.protos import fallback
 from graphq.onnx.protos.tensors import array_of
@@ -63,6 +65,11 @@ RENAMED = {"keep_dims": "keepdims"}
 
 OLDER = {"bilinear": "linear", "bicubic": "cubic"}
 """Older values of text attributes, and their names today: GridSample's modes before version 20."""
+
+TRACE = "pkg.torch.onnx.stack_trace"
+"""The key in a node's metadata for the call stack of PyTorch code that the node is from."""
+IN_TORCH = re.compile(r"[/\\]torch[/\\](_|functional\.py|nn[/\\])")
+"""The paths of PyTorch's own files in call stacks."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions that an importer may raise for a malformed node, for example for a wrong rank or length."""
@@ -222,8 +229,22 @@ def width(value: Value) -> Dim:
 
 
 def label(node: NodeProto) -> str:
-    """The node's label in messages: `Conv 'name'`; a node without a name is called after its first output."""
-    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+    """The node's label in messages: `Conv 'name'`, with its source line if the file has one.
+
+    A node without a name is called after its first output.
+    """
+    line = _line(node)
+    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'" + (f" ({line})" if line else "")
+
+
+def source_line(trace: str) -> str:
+    """The innermost line of a call stack that is outside of PyTorch: `File "net.py", line 7, in forward`."""
+    lines = re.findall(r"^ *(File .*)", trace, re.MULTILINE)
+    return ([x for x in lines if not IN_TORCH.search(x)] or lines or [""])[-1]
+
+
+def _line(node: NodeProto) -> str:
+    return source_line(next((p.value for p in node.metadata_props if p.key == TRACE), ""))
 
 
 def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
@@ -252,9 +273,9 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
         scope.values[name], name = value, scope.names.get(name, name)
         if value.node is not None and value.name is None and not graph.has_name(name):
             graph.rename(value, name)
-    if node.name:
-        for made in graph.nodes[first:]:
-            made.meta = {**made.meta, ONNX_NAME: node.name}
+    facts = {key: fact for key, fact in ((ONNX_NAME, node.name), (SOURCE_LINE, _line(node))) if fact}
+    for made in graph.nodes[first:]:
+        made.meta = {**made.meta, **facts}
 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
