@@ -2,17 +2,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from graphq.errors import InputError
-from graphq.torch.operators.importer import VIEWED, dtype_of
 
 CALLING = "calling"
 """The key in a graph's `meta` for the `Calling` of the program that the graph was made of."""
-
-TORCH_TYPES = {dtype_of(dtype).numpy: dtype for dtype in VIEWED}
-"""PyTorch's element types by NumPy's, for types that `torch.from_numpy` does not take."""
 
 
 class Calling(NamedTuple):
@@ -53,12 +48,3 @@ class Calling(NamedTuple):
                 guard(*leaves)
             except AssertionError as e:
                 raise InputError(f"the program was not exported for these sizes, {given}: {e}") from None
-
-
-def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """A tensor that shares the array's memory; a read-only array is copied, because tensors are writable."""
-    array = array if array.flags.writeable else array.copy()
-    if array.dtype in TORCH_TYPES:
-        dtype = TORCH_TYPES[array.dtype]
-        return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
-    return torch.from_numpy(array)

@@ -10,8 +10,8 @@ from graphq.errors import GraphError, GraphqError, InputError, ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
 from graphq.onnx import load_onnx
-from graphq.torch.calling import CALLING, Calling, tensor_of
-from graphq.torch.operators.importer import array_of
+from graphq.torch.calling import CALLING, Calling
+from graphq.torch.operators.importer import array_of, tensor_of
 from graphq.torch.program import convert
 
 HOW = """a module needs example inputs. Write

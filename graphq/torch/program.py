@@ -91,9 +91,8 @@ class _Conversion:
         self.traced: dict[str, fx.GraphModule | None] = {}
         signature = program.graph_signature
         self.changed = {spec.target for spec in signature.output_specs if spec.kind in CHANGES}
+        self.given = frozenset(signature.user_inputs)
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
-        self.given = {n.name for n, spec in zip(places, signature.input_specs, strict=True)
-                      if spec.kind == InputKind.USER_INPUT}
         self.mode = next((v.fake_mode for n in places if hasattr(v := n.meta.get("val"), "fake_mode")), nullcontext())
         given = [self._given(node, spec) for node, spec in zip(places, signature.input_specs, strict=True)]
         self._return(self._run(program.graph_module, given))

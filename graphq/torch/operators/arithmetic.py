@@ -17,10 +17,6 @@ RENAMED = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum"
            "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual", "remainder": "Mod"}
 """ONNX operators of two operands by ATen's names."""
 
-LOGIC = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
-REDUCTIONS = {"mean": "ReduceMean", "sum": "ReduceSum", "amax aten.max.default": "ReduceMax", "prod": "ReduceProd",
-              "amin aten.min.default": "ReduceMin"}
-
 
 def common(c: AtenCall, *names: str) -> list[Value]:
     """Operands in the dtype of the result; if it is boolean, in the dtype that PyTorch compares them in.
@@ -90,10 +86,12 @@ def convert(c: AtenCall) -> Result:
 
 imports({op_type.lower(): partial(lanewise, op_type) for op_type in SAME.split()})
 imports({name: partial(lanewise, op_type) for name, op_type in RENAMED.items()})
-imports({f"logical_{name} bitwise_{name} __{name}__": partial(logical, op_type) for name, op_type in LOGIC.items()})
-imports({names: partial(reduction, op_type) for names, op_type in REDUCTIONS.items()})
+imports({f"logical_{name} bitwise_{name} __{name}__": partial(logical, name.title()) for name in (
+    "and", "or", "xor", "not")})
 imports({
     "alias clone detach lift_fresh_copy": lambda c: c.x,
+    "amax aten.max.default": partial(reduction, "ReduceMax"),
+    "amin aten.min.default": partial(reduction, "ReduceMin"),
     "any": lambda c: reduction("ReduceMax", c, c.value(c.value(c.x, boolean), s32)),
     "argmax": lambda c: None if c["dim"] is None else c.ArgMax(c.x, axis=c["dim"], keepdims=int(c["keepdim"])),
     "argmin": lambda c: None if c["dim"] is None else c.ArgMin(c.x, axis=c["dim"], keepdims=int(c["keepdim"])),
@@ -110,10 +108,12 @@ imports({
     "leaky_relu": lambda c: c.LeakyRelu(c.x, alpha=float(c["negative_slope"])),
     "linalg_vector_norm": lambda c: reduction(f"ReduceL{c['ord']:g}", c) if c["ord"] in (1, 2) else None,
     "masked_fill": lambda c: c.Where(c["mask"], c.value(c["value"]), c.x),
+    "mean": partial(reduction, "ReduceMean"),
     "ne": lambda c: c.Not(lanewise("Equal", c)),
     # a square is a product, so integers stay exact
     "pow": lambda c: c.Mul(c.x, c.x) if c["exponent"] in (2, 2.0) else c.Pow(
         *common(c, *c.args)),
+    "prod": partial(reduction, "ReduceProd"),
     "prelu": lambda c: c.graph.prelu(c.x, c["weight"], data_format="NCX"),
     "aten.round.default": lambda c: c.Round(c.x),
     "rsqrt": lambda c: c.Reciprocal(c.Sqrt(c.value(c.x))),
@@ -123,6 +123,7 @@ imports({
     "softplus": lambda c: None if c["threshold"] < 20 else c.graph.softplus(
         c.value(c.x, f32), beta=float(c["beta"])),
     "sort": lambda c: c.TopK(c.x, [c.size(c.x, c["dim"])], outputs=2, axis=c["dim"], largest=int(c["descending"])),
+    "sum": partial(reduction, "ReduceSum"),
     "to _to_copy prims.convert_element_type quantized_decomposed.convert_element_type": convert,
     "topk": lambda c: c.TopK(c.x, [c["k"]], outputs=2, axis=c["dim"], largest=int(c["largest"])),
     "trunc": lambda c: truncated(c, c.x),

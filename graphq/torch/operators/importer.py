@@ -10,7 +10,7 @@ from onnx import helper
 from torch.fx.operator_schemas import get_signature_for_torch_op
 
 from graphq import dtypes as t
-from graphq.dtypes import DType
+from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.importer import Scope, import_node
@@ -29,23 +29,11 @@ PYTHON = {"floordiv": "aten.floor_divide", "mod": "aten.remainder", "sym_max": "
 NUMBERS = {torch.SymInt: t.s64, torch.SymFloat: t.f64, torch.SymBool: t.boolean}
 """The element types of symbolic numbers."""
 
-OPSET = 23
-"""The version of ONNX's operator set in which `AtenCall.onnx` writes nodes."""
-
-DTYPES = {torch.bool: t.boolean, torch.float32: t.f32, torch.float64: t.f64, torch.bfloat16: t.bf16,
-          torch.float16: t.f16, torch.float8_e4m3fn: t.f8_e4m3, torch.float8_e5m2: t.f8_e5m2, torch.int64: t.s64,
-          torch.int32: t.s32, torch.int16: t.s16, torch.int8: t.s8, torch.uint8: t.u8, torch.uint16: t.u16,
-          torch.uint32: t.u32, torch.uint64: t.u64}
-"""graphq's element types by PyTorch's."""
-
 STATED = frozenset(
     "device dtype half_to_float implicit input_dtype layout memory_format out_dtype output_dtype physical_layout "
     "pin_memory C HxW N copy cudnn_enable cudnn_enabled enable_gqa momentum non_blocking padding_idx path "
     "return_debug_mask scale_grad_by_freq sorted sparse sparse_grad stable".split())
 """Arguments that importers need not read: the results' types state them, or they change no number of a result."""
-
-VIEWED = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
-"""Element types that NumPy lacks, and the integers to view them as in PyTorch."""
 
 
 def imports(importers: Mapping[str, Importer]) -> None:
@@ -69,21 +57,27 @@ def defaults(target: Any) -> dict[str, Any]:
     return {name: p.default for signature in signatures for name, p in signature.parameters.items()}
 
 
+@cache
 def dtype_of(dtype: torch.dtype) -> DType:
     """graphq's element type for a dtype of PyTorch. Raises GraphError if there is none."""
-    if dtype not in DTYPES:
-        raise GraphError(f"graphq has no element type for {dtype}")
-    return DTYPES[dtype]
+    return as_dtype(str(dtype).removeprefix("torch."))
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """A read-only array that shares the tensor's memory, if the tensor is contiguous and on the CPU."""
-    tensor = tensor.detach().cpu().contiguous()
-    dtype = dtype_of(tensor.dtype)
-    narrow = VIEWED.get(tensor.dtype)
-    array: np.ndarray = tensor.numpy() if narrow is None else tensor.view(narrow).numpy().view(dtype.numpy)
+    tensor, dtype = tensor.detach().cpu().contiguous(), dtype_of(tensor.dtype).numpy
+    array: np.ndarray = tensor.numpy() if dtype.isbuiltin == 1 else \
+        tensor.view(getattr(torch, f"int{8 * dtype.itemsize}")).numpy().view(dtype)
     array.flags.writeable = False
     return array
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """A tensor that shares the array's memory; a read-only array is copied, because tensors are writable."""
+    array = array if array.flags.writeable else array.copy()
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
 
 
 @dataclass
@@ -157,7 +151,7 @@ class AtenCall:
             for k, v in enumerate(operands) if v is not None}
         names = [f"{self.name}/in{k}" if v is not None else "" for k, v in enumerate(operands)]
         results = [f"{self.name}/{op_type}{k or ''}" for k in range(outputs)]
-        scope = Scope({"": OPSET}, values)
+        scope = Scope({"": 23}, values)  # the version of ONNX's operator set
         import_node(self.graph, helper.make_node(op_type, names, results, **attrs), scope)
         found = [scope.values[name] for name in results]
         return found[0] if outputs == 1 else found

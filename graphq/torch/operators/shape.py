@@ -1,6 +1,5 @@
 """Importers of operators that return, take or change shapes, make tensors, or move elements."""
 import math
-from typing import Any
 
 import numpy as np
 
@@ -10,10 +9,6 @@ from graphq.torch.operators.importer import AtenCall, Result, imports
 
 END = 2**63 - 1
 """What `slice` has for "up to the end"."""
-
-PADDING: dict[Any, Any] = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap",
-                                 None: "constant"}
-"""graphq's modes of padding by PyTorch's."""
 
 SCATTERED = {None: "none", "sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 """ONNX's reductions of scattered elements by PyTorch's."""
@@ -74,7 +69,8 @@ def index(c: AtenCall) -> Result:
 def pad(c: AtenCall) -> Result:
     """Import padding; PyTorch lists the last axis first."""
     pads, zeros = c["pad"], [0] * (len(c.dims(c.x)) - len(c["pad"]) // 2)
-    return c.Pad(c.x, zeros + pads[-2::-2] + zeros + pads[::-2], c["value"] or 0, mode=PADDING[c["mode"]])
+    mode = {"replicate": "edge", "circular": "wrap"}.get(c["mode"], c["mode"] or "constant")
+    return c.Pad(c.x, zeros + pads[-2::-2] + zeros + pads[::-2], c["value"] or 0, mode=mode)
 
 
 def filled(c: AtenCall) -> Result:
