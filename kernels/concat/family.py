@@ -75,7 +75,7 @@ def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
     for value in node.operands:
         parts.append(_part(rest, node, value, numbers, body.outputs[0], axis, start))
         start += value.type.dims[axis]
-    return Concat(out, parts[0].lowered.epilogue, (), axis=axis, parts=tuple(parts))
+    return Concat(out, parts[0].lowered.epilogue, (), None, axis=axis, parts=tuple(parts))
 
 
 def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Value, int], result: Value, axis: int,

@@ -43,10 +43,9 @@ def plan_depthwise(epilogue: Epilogue, x: Pixels, layout: Layout, target: Target
     return plan_pixels(epilogue, x, target, name, tile, cycles, whole=True, macs=x.products)
 
 
-def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered[Convolution]) -> None:
     """Add the convolution's step. If the weights are not constant, a step that packs them comes first."""
     c = lowered.anchor
-    assert isinstance(c, Convolution)
     source, value = node.operand(c.a), node.operand(c.b)
     factors = None if value.data is None else _factors(c, value.data)
     moves: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)

@@ -34,10 +34,9 @@ from graphq.plan.plan import Ref
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 
-def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered[Convolution]) -> None:
     """Add the steps that pad images of few channels, pack weights that are not constant, and multiply."""
     c = lowered.anchor
-    assert isinstance(c, Convolution)
     if c.depthwise:
         return depthwise_steps(b, node, lowered)
     value = node.operand(c.a)
@@ -84,10 +83,10 @@ def _sizes(c: Convolution, weights: np.ndarray | None, merged: int) -> _Sizes:
                   joined, merged, rows)
 
 
-def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, sizes: _Sizes) -> None:
+def _multiply(b: PlanBuilder, node: Node, lowered: Lowered[Convolution], source: int, phase: Phase,
+              sizes: _Sizes) -> None:
     """Add the matmul step of one phase, after a step that packs weights if they are not constant."""
     c, view = lowered.anchor, phase.windows
-    assert isinstance(c, Convolution)
     groups, channels, columns, joined, merged, rows = sizes
     itemsize, value = c.itemsize, node.operand(c.b)
     weights = None if value.data is None else _arranged(c.matrix(value.data), sizes)[:, phase.taps]

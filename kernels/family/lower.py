@@ -6,7 +6,7 @@ f32 sum that the graph states.
 """
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -64,8 +64,11 @@ class LoweredAnchor(Protocol):
         """The accumulators, s32 or f32, in the output's shape. `inputs` are the partition's inputs."""
 
 
+Anchor = TypeVar("Anchor", bound=LoweredAnchor | None, covariant=True)
+
+
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class Lowered(Generic[Anchor]):
     """A partition in the form that kernels compute.
 
     `anchor` computes the accumulators; without an anchor it is None. `epilogue` computes each output element. Slot k of
@@ -82,7 +85,7 @@ class Lowered:
     out: tuple[int, ...]
     epilogue: Epilogue
     sources: tuple[OperandSource, ...]
-    anchor: LoweredAnchor | None = None
+    anchor: Anchor
     accumulated: Expr | None = None
     values: Mapping[Value, Expr] = field(default_factory=dict)
     stated_sum: StatedSum | None = None
@@ -131,12 +134,12 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 
 
 def lower_body(e: EpilogueBuilder, body: Graph, around: AnchorRule | None = None, skip: Container[Node | None] = (),
-               own: Container[int] = (), **more: Any) -> Lowered:
-    """Lower a body by `translate`; `around` is its anchor. `more` are further fields of the result."""
+               own: Container[int] = (), anchor: LoweredAnchor | None = None, **more: Any) -> Lowered:
+    """Lower a body by `translate`; `around` is its anchor. `anchor` and `more` are fields of the result."""
     expr, dtype = translate(e, body, around, skip, own), body.outputs[0].dtype.name
     if COMPUTE.get(dtype) != expr.dtype:
         raise Unsupported(f"kernels do not store {dtype}")
-    return Lowered(e.out, Epilogue(expr, dtype), tuple(e.sources), **more)
+    return Lowered(e.out, Epilogue(expr, dtype), tuple(e.sources), anchor, **more)
 
 
 def operand(source: OperandSource, inputs: Sequence[np.ndarray]) -> np.ndarray | None:

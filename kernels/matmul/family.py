@@ -22,7 +22,7 @@ from graphq.plan.plan import Ref, Word
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
-def product_step(b: PlanBuilder, lowered: Lowered, operands: Sequence[Operand], space: Space,
+def product_step(b: PlanBuilder, lowered: Lowered[ProductLowering], operands: Sequence[Operand], space: Space,
                  words: Mapping[str, Word], *, more: Collection[str] = (), k: int, layout: ActivationLayout = "rows",
                  taps: int = 1, w_dtype: str | None = None, joined: int = 1, **packing: int) -> None:
     """Add the step of a product: a matmul or a convolution, with weights of any kind.
@@ -33,7 +33,6 @@ def product_step(b: PlanBuilder, lowered: Lowered, operands: Sequence[Operand], 
     `joined` multiply-accumulates is counted. `packing` has the fields of TERMS that describe the packed weights.
     """
     p = lowered.anchor
-    assert isinstance(p, ProductLowering)
     x = Product(p.a_dtype, space.m, space.n, k, space.batch, layout, taps, w_dtype)
     step = matmul.plan_matmul(lowered.epilogue, x, b.target, strip_rows=b.strip_rows)
     step = step._replace(macs=step.macs // joined)
@@ -51,10 +50,9 @@ def product_step(b: PlanBuilder, lowered: Lowered, operands: Sequence[Operand], 
     b.run(step, words, slots[len(more):])
 
 
-def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered[Matmul]) -> None:
     """Add up to four steps: transpose activations, pack the weights, sum rows, and multiply."""
     p = lowered.anchor
-    assert isinstance(p, Matmul)
     source: int = b.of[node.operand(p.a)]
     layout: ActivationLayout = "rows"
     if p.transpose_a and p.rows[-1] != 1:

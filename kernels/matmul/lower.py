@@ -35,7 +35,7 @@ CHUNK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
-class ProductLowering:
+class ProductLowering(family.LoweredAnchor):
     """What matmuls and convolutions multiply: activations and weights, inputs `a` and `b` of the partition."""
 
     a: int
@@ -141,21 +141,19 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     return family.lower_anchored(e, body, node, total, producers, p, accumulated, stated)
 
 
-def follows(lowered: Lowered, number: int) -> bool:
+def follows(lowered: Lowered[Matmul], number: int) -> bool:
     """Whether input `number` is used only as the activations, and output row i needs only row i of the input."""
     p = lowered.anchor
-    assert isinstance(p, Matmul)
     return number == p.a and number != p.b and not p.transpose_a and p.a_shape[:-1] == lowered.out[:-1] \
         and at_rows(lowered, number)
 
 
-def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
+def strided(lowered: Lowered[Matmul], number: int, order: Sequence[int]) -> bool:
     """Whether kernels can read input `number`, the transpose `order` of another value, from that value's memory.
 
     They can if the input is activations with contiguous rows, or weights that a step packs at run time.
     """
     p = lowered.anchor
-    assert isinstance(p, Matmul)
     if any(s.origin == "input" and s.index == number for s in lowered.sources) or number not in (p.a, p.b):
         return False
     return number != p.a or not p.transpose_a and order[-1] == len(order) - 1

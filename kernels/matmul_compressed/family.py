@@ -256,10 +256,9 @@ def _integers(body: Graph, node: Node, left: Node, p: CompressedMatmul) -> Compr
     return p
 
 
-def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered[CompressedMatmul]) -> None:
     """Add the step of the matmul. For integer activations, first add a step that sums each group of a row."""
     p = lowered.anchor
-    assert isinstance(p, CompressedMatmul)
     data, source = p.packed(), b.of[node.operand(p.a)]
     packed, words = b.constant(data), dict[str, Word](panel_bytes=panel_bytes(data))
 

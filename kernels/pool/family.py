@@ -196,7 +196,7 @@ def _counts(axes: Sequence[tuple[int, int, int, tuple[int, int], int]], inside: 
 
 def pixel_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the step of a pool or of weighted means. The tables of windows and weights are constants of the plan."""
-    p: Any = lowered.anchor
+    p = lowered.anchor
     space, slots = epilogue_slots(b, node, lowered, keep=1)
     step = p.plan(lowered.epilogue, Pixels(p.dtype, p.windows, space.n, space.batch, space.m), b.target)
     words = {"images": Ref(b.of[node.operand(p.source)]), "windows": Ref(b.constant(p.windows.block(p.pad)))}

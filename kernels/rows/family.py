@@ -89,10 +89,9 @@ def plan_row(r: RowLowering, epilogue: Epilogue, space: Space, target: Target, s
                      name=f"{r.how}_{target.level.name}")
 
 
-def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+def row_steps(b: PlanBuilder, node: Node, lowered: Lowered[RowLowering]) -> None:
     """Add the step of a row operation, with temporary memory for the numbers of its rows."""
     r = lowered.anchor
-    assert isinstance(r, RowLowering)
     # the output may have further leading axes of size 1
     dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)
     count = prod(dims[:-1])

@@ -96,9 +96,8 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     return lower_body(e, body, (node, along), before, [0], anchor=row, accumulated=y)
 
 
-def follows(lowered: Lowered, number: int) -> bool:
+def follows(lowered: Lowered[RowLowering], number: int) -> bool:
     """Whether output row i needs only row i of input `number`."""
-    assert isinstance(lowered.anchor, RowLowering)
     return at_rows(lowered, number, lowered.anchor.sources)
 
 

@@ -20,5 +20,5 @@ def test_operands_at_the_rows_of_the_output():
     """Of an input with this number alone; constants of the epilogue are no inputs."""
     whole, row = (OperandSource("input", "f32", shape, 1) for shape in ((2, 3), (3,)))
     constant = OperandSource("parameter", "f32", (3,), 1, data=np.ones(3, np.float32))
-    lowered = Lowered((2, 3), Epilogue(acc("f32"), "f32"), (whole, constant))
+    lowered = Lowered((2, 3), Epilogue(acc("f32"), "f32"), (whole, constant), None)
     assert at_rows(lowered, 1) and not at_rows(lowered, 1, [row]) and at_rows(lowered, 0, [row])
