@@ -166,7 +166,8 @@ def _by_name(batch: Any, types: Mapping[str, TensorType], where: str) -> Batch:
         array = len(types) == 1 and found and found[0] is not batch and hasattr(found[0], "__array__")
         if len(found) < len(types) or not (array or all(hasattr(x, "detach") for x in found)):
             raise InputError(f"{where} must be a dict from input names to arrays, got {type(batch).__name__}"
-                             + f"; the model has inputs {', '.join(types)}: give a list of tuples" * (len(types) > 1))
+                             + (f"; the model has inputs {', '.join(types)}: give a list of tuples of {len(types)} "
+                                "tensors" if len(types) > 1 else ""))
         batch = dict(zip(types, found, strict=True))
     if is_plain(batch):
         return batch

@@ -59,7 +59,7 @@ def test_lists_of_data_loaders_are_batches_of_one_input():
         (found,) = cut([batch])
         assert list(found) == ["x"] and found["x"] is x
     with pytest.raises(InputError, match=r"batch 1 must be a dict from input names to arrays, got list; the model has "
-                                         "inputs x, z: give a list of tuples"):
+                                         "inputs x, z: give a list of tuples of 2 tensors"):
         cut([[x, x]], z=(2,))
     for wrong in ([], [[1.0]], x, ["x"]):
         with pytest.raises(InputError, match="batch 1 must be a dict"):
