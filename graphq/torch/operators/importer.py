@@ -6,14 +6,15 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
-from onnx import helper
+from onnx import NodeProto, helper
 from torch.fx.operator_schemas import get_signature_for_torch_op
 
 from graphq import dtypes as t
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.onnx.importers.importer import Scope, import_node
+from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.importer import Call, Scope
 
 Result: TypeAlias = "Value | int | float | bool | None | Sequence[Result]"
 Importer: TypeAlias = "Callable[[AtenCall], Result]"
@@ -146,14 +147,10 @@ class AtenCall:
         An array becomes a constant, a list a vector of sizes, and a number a constant of the first value's type.
         """
         like = next((v.dtype for v in operands if isinstance(v, Value)), None)
-        values = {f"{self.name}/in{k}": v if isinstance(v, Value) else self.graph.add_constant(v) if isinstance(
-            v, np.ndarray) else self.vector(v) if isinstance(v, list) else self.value(v, like)
-            for k, v in enumerate(operands) if v is not None}
-        names = [f"{self.name}/in{k}" if v is not None else "" for k, v in enumerate(operands)]
-        results = [f"{self.name}/{op_type}{k or ''}" for k in range(outputs)]
-        scope = Scope({"": 23}, values)  # the version of ONNX's operator set
-        import_node(self.graph, helper.make_node(op_type, names, results, **attrs), scope)
-        found = [scope.values[name] for name in results]
+        given = [v if v is None or isinstance(v, Value | np.ndarray) else self.vector(v) if isinstance(v, list) else
+                 self.value(v, like) for v in operands]
+        call = Call(self.graph, NodeProto(name=self.name), Scope({}), 0, ())
+        found = standard(call, op_type, given, outputs, opset=23, **attrs)
         return found[0] if outputs == 1 else found
 
     def dims(self, x: Value) -> tuple[Any, ...]:
