@@ -32,4 +32,4 @@ def run(options: argparse.Namespace) -> None:
     if found.loss > TARGET and found.better and not options.json:
         chosen = (f"{NAMING[part]}={name}" for part, names in found.advised.items() for name in names)
         print(shlex.join(["graphq", "quantize", str(options.against), "--data", options.data, "--out",
-                          str(options.file), *chosen]))
+                          str(options.file.with_stem(f"{options.file.stem}_better")), *chosen]))

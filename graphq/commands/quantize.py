@@ -88,9 +88,11 @@ def run(options: argparse.Namespace) -> None:
         raise ParseError(f"--between: no value between layers of {options.file} is stored that could be an integer")
     given = {name: value for name in OPTIONS if (value := getattr(options, name)) or isinstance(value, float)}  # 0.0
     searched = not any(name in given for name in ("method", "activations", "mode")) and options.weight_bits != 4
-    for goal in given.keys() & set(GOALS) if not searched else ():
-        raise ParseError(f"--{goal.replace('_', '-')} needs the automatic search: leave out --method, --activations "
-                         "and --mode")
+    goals = [f"--{name.replace('_', '-')}" for name in GOALS if name in given]
+    if goals and not searched:
+        raise ParseError(f"{goals[0]} needs the automatic search: leave out --method, --activations and --mode")
+    if len(goals) > 1:
+        raise ParseError(f"give only one of {', '.join(goals)}: each chooses a point of the curve")
     scheme = Scheme(**{"method": "automatic"} | given if searched else given)
     if scheme.mode == "static" and options.data is None:
         raise ParseError("quantize needs --data unless --mode is dynamic or weight_only")

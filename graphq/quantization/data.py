@@ -1,5 +1,6 @@
 """Calibration data for the command line: a folder of arrays, an .npz archive, or a Python function."""
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +35,11 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
         raise InputError("data must be a folder, an .npz or .npy file, or a function FILE.py:NAME or module:NAME, "
                          f"got {text}")
     try:
-        made = named_object(text)()
-    except (ImportError, AttributeError, SyntaxError) as e:
-        raise InputError(f"data {text}: {e}") from None
-    return list(checked_batches(made, graph))
+        function = named_object(text)
+        signature(function).bind()
+    except (ImportError, AttributeError, SyntaxError, TypeError) as e:
+        raise InputError(f"data {text} must be a function without required arguments: {e}") from None
+    return list(checked_batches(function(), graph))
 
 
 def _files(paths: Sequence[Path], graph: Graph) -> Sequence[Batch]:

@@ -1,4 +1,4 @@
-"""Estimate the time of layers in 8 bits, in 16 bits and in f32, and decide which layers are faster in f32.
+"""Estimate the time of a setting: of layers in 8 bits, in 16 bits and in f32, of recurrences, and of values between.
 
 The kernel table's cycles (`kernels/matmul/kernel_table.py`) cannot replace these times, because they cover
 only products: for settings with 16 bits (24 networks, AVX2) they are wrong by 0.19 of the time instead of 0.08.
@@ -13,9 +13,10 @@ from graphq.base.locks import lazy_property
 from graphq.ir import Graph, Node, TensorType, makers_of, reached, readers_of
 from graphq.kernels.target.level import Level
 from graphq.quantization import tuned
+from graphq.quantization.between import quantized_between, stored_between
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
-from graphq.quantization.products import LinearLayer, products
+from graphq.quantization.products import LinearLayer, products, values_by_name
 from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
@@ -58,6 +59,11 @@ The root mean square of the errors is 0.10 of the time, and 0.08 for settings wi
 """
 FULL = 64
 """The number of channels that an 8-bit depthwise kernel computes at a time, if the CPU has registers of 64 bytes."""
+RECURRENT = 2.4
+"""A multiply-accumulate of a recurrence takes so many times as long as one of a layer in f32.
+
+Six networks with GRUs and LSTMs on one core of Zen 3 have 1.6 to 4.0.
+"""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
 
@@ -72,7 +78,7 @@ def _around(node: Node) -> set[Node]:
 
 @dataclass(frozen=True)
 class Price:
-    """The work of a graph's layers at the sizes of `batch`, and the time of this work on a CPU of this `level`."""
+    """The work of a graph at the sizes of `batch`, and the time of this work on a CPU of this `level`."""
 
     graph: Graph
     batch: Batch
@@ -91,18 +97,39 @@ class Price:
             or self._added(product.name)[0] <= 0
 
     @lazy_property
-    def work(self) -> dict[str, tuple[float, float]]:
-        """The multiply-accumulates of each layer in all iterations, and the elements of its activations and result.
+    def sized(self) -> Graph:
+        """The graph at the sizes of the batch. Layers and values whose shapes stay unknown count as no work."""
+        return self.graph.specialize({str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)]))
+                                      for v in self.graph.inputs})
 
-        Layers whose shapes stay unknown at the sizes of the batch are left out.
-        """
-        graph = self.graph.specialize({str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)]))
-                                       for v in self.graph.inputs})
-        owners, found = with_bodies(graph), {}
-        for p in (p for p in products(graph) if all(x.type.known for x in (*p.factors, p.node.output))):
+    @lazy_property
+    def work(self) -> dict[str, tuple[float, float]]:
+        """The multiply-accumulates of each layer in all iterations, and the elements of its activations and result."""
+        owners, found = with_bodies(self.sized), {}
+        for p in (p for p in products(self.sized) if all(x.type.known for x in (*p.factors, p.node.output))):
             elements = sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))
             times = iterations(p.node, owners)
             found[p.name] = float(times * MACS[p.node.op.name](p.node)), float(times * elements)
+        return found
+
+    @lazy_property
+    def recurrent(self) -> float:
+        """The multiply-accumulates of operations that are no layers, such as recurrences; they stay in f32."""
+        owners, layers = with_bodies(self.sized), {p.node for p in products(self.sized)}
+        return float(sum(iterations(n, owners) * MACS[n.op.name](n) for g in owners for n in g.nodes_of((*MACS,))
+                         if n not in layers and all(x.type.known for x in (*n.operands, *n.outputs))))
+
+    @lazy_property
+    def stored(self) -> dict[str, int]:
+        """The elements that integers in place of a value between layers quantize in addition, by the value's name.
+
+        The number is negative if only layers and elementwise operations read the value, a layer among them: the layer's
+        input is quantized in any case, and then the integers are stored instead of both.
+        """
+        layers, found = {p.node for p in products(self.sized)}, {}
+        for x in map(values_by_name(self.sized).__getitem__, stored_between(self.sized)):
+            once = not layers.isdisjoint(x.users) and all(n in layers or n.op.elementwise for n in x.users)
+            found[str(x.name)] = (-1 if once else 1) * (x.type.size if x.type.known else 0)
         return found
 
     @property
@@ -117,7 +144,10 @@ class Price:
         eight = rates.seven if s.weight_bits == 7 else rates.integers
         time += eight.of(x for name, x in self.work.items() if name not in s.exclude)
         time += rates.repeated.of(self.work[name] for name in (*s.wide, *s.wide_weights) if name in self.work)
-        return time / max(rates.floats.of(self.work.values()), 1e-9)
+        quantized = sum(self.stored[name] for name in quantized_between(self.graph, s) if name in self.stored)
+        time += 1e-6 * (rates.integers.elements - rates.floats.elements) * quantized
+        others = 1e-6 * RECURRENT * rates.floats.macs * self.recurrent
+        return (time + others) / max(rates.floats.of(self.work.values()) + others, 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
         """The layers that take less time in f32 than with 16 bits; the first have priority (MOST_FLOATS).

@@ -160,13 +160,6 @@ def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: 
     return np.asarray(mean @ counts)
 
 
-def relative_error(t: TensorStatistics, p: Parameters) -> float:
-    """The squared error of a tensor quantized by `p`, relative to the sum of its squares, from its histogram."""
-    lower, upper, counts = bins = t.bins()
-    squares = ((lower**2 + lower * upper + upper**2) / 3) @ counts
-    return float(squared_errors(bins, [p])[0] / max(squares, 1e-300))
-
-
 def _sawtooth(u: np.ndarray) -> np.ndarray:
     """The integral of (v - rint(v))**2 from 0 to u."""
     n = np.rint(u)

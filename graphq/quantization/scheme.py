@@ -160,7 +160,7 @@ class Setting:
         parts += [f"{_called(names)} {what}" for names, what in (
             (s.wide, "with 16-bit activations"), (s.wide_weights, "with 16-bit weights"),
             (s.exclude, "in f32")) if names]
-        parts += [f"{len(s.between)} values between layers"] * bool(s.between) + ["LSTM states"] * s.states
+        parts += [f"{counted(len(s.between), 'value')} between layers"] * bool(s.between) + ["LSTM states"] * s.states
         return ", ".join(parts)
 
 

@@ -10,7 +10,6 @@ from graphq.base.progress import progress
 from graphq.errors import GraphError
 from graphq.quantization import tuned
 from graphq.quantization.estimate import GOOD
-from graphq.quantization.ranges import relative_error
 from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, wider, with_scheme
 from graphq.quantization.trials import Trials
 
@@ -41,11 +40,11 @@ class Search(Trials):
        divided by the time that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster.
        Times are estimated (price.py), so the result does not depend on the machine's load.
     3. Frontier (`frontier`): more and more operands become exact in this order, half as many again each time. The loss
-       of each such setting is measured, and so is the loss with weights of 7 bits on CPUs where these are faster.
-       Plain min-max is a point as well. A setting that loses no less than a faster one is dropped.
-    4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. It gets integers between
-       layers if the loss allows them (`between_products`). At last the point gets the loss of its graph. If this loss
-       is above `max_loss`, or a faster point loses no more, the choice is made again.
+       of each such setting is measured, and so is the loss with what makes it faster: weights of 7 bits on some CPUs,
+       integers for values between layers that a layer reads. Plain min-max is a point as well. A setting that loses no
+       less than a faster one is dropped.
+    4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. This point gets the loss
+       of its graph. If this loss is above `max_loss`, or a faster point loses no more, the choice is made again.
     """
 
     curve: list[Point]
@@ -62,17 +61,20 @@ class Search(Trials):
         scheme = scheme or Scheme(method="automatic")
         self.whole = self.whole or scheme.max_loss is not None
         self.curve = falling([*self.frontier(self.local()), self.point(self.uniform(Candidate("min_max")))])
-        for p in [*self.curve] if narrow and self.level.sorts else []:
-            of_seven = with_scheme(p.setting, weight_bits=7)
-            found = [q.loss for q in self.curve if q.time <= self.price.time(of_seven)]
-            self.curve = falling([*self.curve, self.point(of_seven, min(found, default=np.inf))])
+        between = [name for name, elements in self.price.stored.items() if elements < 0]
+        changes = [{"weight_bits": 7}] * (narrow and self.level.sorts) + [
+            {"between": (*self.given.between, *between)}] * bool(between)
+        for change in changes:
+            for p in [*self.curve]:
+                faster = with_scheme(p.setting, **change)
+                found = [q.loss for q in self.curve if q.time <= self.price.time(faster)]
+                self.curve = falling([*self.curve, self.point(faster, min(found, default=np.inf))])
         while True:
-            point, most = self.choose(scheme)
-            chosen = self.point(self.possible(self.between_products(point.setting, most)))
-            setting = chosen.setting
+            point = self.choose(scheme)
+            chosen = self.point(self.possible(point.setting))
             self.curve = falling([chosen if p is point else p for p in self.curve])
             if chosen in self.curve and (scheme.max_loss is None or chosen.loss <= scheme.max_loss):
-                return setting
+                return chosen.setting
 
     def point(self, setting: Setting, most: float = np.inf) -> Point:
         """The point of a setting; its loss is a lower bound if it is above `most`."""
@@ -125,26 +127,27 @@ class Search(Trials):
     def frontier(self, setting: Setting) -> list[Point]:
         """The points from `setting` to exact operands, the fastest first, each with less loss than the one before.
 
-        Unless it is `whole`, it ends at a loss of at most GOOD, or at the time of f32 or LONGEST times `setting`'s.
+        Settings that take longer than f32 and LONGEST times as long as `setting` are left out unless the frontier is
+        `whole`; and once a setting loses at most GOOD, so are others, except those that are faster by more than EQUAL.
         """
         found = [self.point(setting)]
-        order = self.costs(setting) if self.whole or found[0].loss > GOOD else []
+        longest = max(1.0, tuned.LONGEST * found[0].time)
+        order = self.costs(setting)
         for count in progress(growing(len(order)), "settings"):
+            longest = min([longest, *(p.time / tuned.EQUAL for p in found if p.loss <= GOOD)])
             tried = self.exact(setting, order[:count])
-            if (time := self.price.time(tried)) > max(1.0, tuned.LONGEST * found[0].time) and not self.whole:
-                break
-            found.append(Point(tried, time, self.loss(tried)))
-            if found[-1].loss <= GOOD and not self.whole:
-                break
+            if self.whole or self.price.time(tried) <= longest:
+                found.append(self.point(tried))
         return falling(found)
 
-    def choose(self, scheme: Scheme) -> tuple[Point, float]:
-        """The point that the scheme asks for, and the most that it may lose with integers between layers.
+    def choose(self, scheme: Scheme) -> Point:
+        """The point that the scheme asks for.
 
-        "accurate" is the last point. Other presets choose from points that lose no more than min-max, neither at most
-        nor typically (`typical`), or choose min-max: "balanced" the least product of loss and time to the power
-        EXCHANGE, "fast" the same from points that take at most EQUAL times as long as min-max. Losses up to TARGET,
-        PART of the loss of PLAIN methods, and the loss of min-max count as equal.
+        Presets choose from points that lose no more than min-max, neither at most nor typically (`typical`), or choose
+        min-max: "accurate" the least loss, "balanced" the least product of loss and time to the power EXCHANGE, "fast"
+        the same from points that take at most EQUAL times as long as min-max. Losses up to GOOD count as equal; except
+        for "accurate", so do losses up to TARGET, PART of the loss of PLAIN methods, and the loss of min-max.
+        So "balanced" is never faster than "fast", and "accurate" never faster than "balanced".
         """
         curve = self.curve
         if scheme.max_loss is not None:
@@ -152,40 +155,27 @@ class Search(Trials):
             if not found:
                 raise GraphError(f"no setting loses at most {scheme.max_loss:g}: the least loss is "
                                  f"{min(p.loss for p in curve):.2e}")
-            return found[0], scheme.max_loss
+            return found[0]
         if scheme.max_time is not None:
             found = [p for p in curve if p.time <= scheme.max_time]
             if not found:
                 raise GraphError(f"no setting takes at most {scheme.max_time:g} of the time of f32: the fastest takes "
                                  f"{curve[0].time:.2f}, as estimated")
-            return found[-1], max(GOOD, found[-1].loss)
-        if scheme.preset == "accurate":
-            return curve[-1], max(GOOD, curve[-1].loss)
+            return found[-1]
         plain = self.point(self.uniform(Candidate("min_max")))
         usable = [p for p in curve if p.loss <= plain.loss and self.typical(p.setting) <= self.typical(plain.setting)
                   and (scheme.preset != "fast" or p.time <= tuned.EQUAL * plain.time)]
         if not usable:
             curve[:] = [plain, *(p for p in curve if p.time > plain.time)]
-            return plain, GOOD
+            return plain
+        if scheme.preset == "accurate":
+            return min(usable, key=lambda p: (max(p.loss, GOOD), p.time))
         enough = max(GOOD, min(tuned.TARGET, plain.loss, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
-        point = min(usable, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
-        return point, GOOD if scheme.preset == "fast" else max(point.loss, enough)
+        return min(usable, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
 
     def plain(self, method: Method) -> Setting:
         """The setting of a plain method (PLAIN)."""
         return replace(self.uniform(Candidate(method)), scheme=self.given)
-
-    def between_products(self, setting: Setting, most: float) -> Setting:
-        """The setting with all or some values between layers in integers, if it then loses at most `most`.
-
-        All values are tried, then the three quarters, the half and the quarter that change least.
-        """
-        already, statistics = setting.scheme.between, self.statistics[self.every]
-        values = self.between(with_scheme(setting, between=self.outputs.between), self.every)
-        error = {name: relative_error(statistics[name], p) for name, p in values.items() if name not in already}
-        order = sorted(error, key=lambda name: error[name])
-        parts = (with_scheme(setting, between=(*already, *order[:len(order) * part // 4])) for part in (4, 3, 2, 1))
-        return next((s for s in parts if self.loss(s, most) <= most), setting)
 
 
 def falling(points: Sequence[Point]) -> list[Point]:

@@ -124,7 +124,8 @@ def test_when_compare_advises(file, tmp_path, monkeypatch, capsys, arguments, to
     assert main(["compare", file, str(other), f"--data={data}", *arguments]) == 0
     first, *more = capsys.readouterr().out.splitlines()
     assert first == ("json" if arguments == ["--json"] else "table") and asked == [arguments != ["--no-rank"]]
-    assert more == [f"graphq quantize {other} --data {data} --out {file} --int16=a '--int16=b c' --exclude=d"] * (
+    out = Path(file).with_stem(f"{Path(file).stem}_better")
+    assert more == [f"graphq quantize {other} --data {data} --out {out} --int16=a '--int16=b c' --exclude=d"] * (
         told and better and loss > TARGET)
 
 

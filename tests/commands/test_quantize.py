@@ -50,14 +50,18 @@ def test_data_from_files(folder, data, count):
 
 def test_data_from_a_function(monkeypatch, tmp_path):
     (tmp_path / "my_batches.py").write_text("import numpy as np\n\n\ndef some():\n"
-                                            "    yield {'x': np.ones((1, 16), np.float32)}\n")
+                                            "    yield {'x': np.ones((1, 16), np.float32)}\n\n\n"
+                                            "def given(path):\n    return []\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     (batch,) = load_data("my_batches:some", perceptron()[0])
     assert batch["x"].sum() == 16
     (batch,) = load_data(f"{tmp_path / 'my_batches.py'}:some", perceptron()[0])
     assert batch["x"].sum() == 16
-    for text in ("my_batches:other", "no_such_module:some"):
-        with pytest.raises(gq.InputError, match=f"data {text}"):
+    for text, why in (("my_batches:other", "module 'my_batches' has no attribute 'other'"),
+                      ("no_such_module:some", "No module named 'no_such_module'"),
+                      ("my_batches:given", "missing a required argument: 'path'"),
+                      ("my_batches:np", "is not a callable object")):
+        with pytest.raises(gq.InputError, match=f"data {text} must be a function without .* arguments: .*{why}"):
             load_data(text, perceptron()[0])
 
 
@@ -178,7 +182,8 @@ def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
     (["--states", "--data", __file__ + ":function"], "states need an LSTM"),
     (["--states", "--method", "mse", "--data", __file__ + ":function"], "states need an LSTM"),
     (["--preset", "accurate", "--method", "mse", "--data", "x.npz"], "--preset needs the automatic search"),
-    (["--max-time", "0.1", "--max-loss", "0.1", "--data", __file__ + ":function"], "give only one of max_loss"),
+    (["--max-time", "0.1", "--max-loss", "0.1", "--data", __file__ + ":function"], "only one of --max-loss, --max-t"),
+    (["--preset", "balanced", "--max-loss", "1", "--data", "x.npz"], "give only one of --preset, --max-loss: "),
     (["--max-loss", "1e-9", "--data", __file__ + ":function"], "no setting loses at most 1e-09: the least loss is "),
     (["--max-loss", "0", "--data", __file__ + ":function"], "scheme: max_loss must be positive, got 0.0"),
     (["--max-time", "0", "--data", __file__ + ":function"], "scheme: max_time must be positive, got 0.0"),
@@ -225,7 +230,9 @@ def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     assert main(["compare", out, model, "--data", data]) == 0
     program, *options = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert program == "graphq" and "--int16=y" in options and "--int16-weights=y" in options
+    before = (folder / "q.onnx").read_bytes()
     assert main(options) == 0 and "y with 16-bit activations" in capsys.readouterr().out
+    assert (folder / "q.onnx").read_bytes() == before != (folder / "q_better.onnx").read_bytes()
 
 
 def test_several_batches_in_a_file_of_a_folder(folder, capsys):

@@ -7,7 +7,8 @@ from graphq.quantization import Scheme, automatic, calibrate, quantize
 from graphq.quantization.between import stored_between
 from graphq.quantization.calibrate import observed
 from graphq.quantization.products import prepared, values_by_name
-from graphq.quantization.search import RANGES, Search
+from graphq.quantization.scheme import with_scheme
+from graphq.quantization.search import RANGES, Search, falling
 from graphq.quantization.selection import resolved
 
 
@@ -225,19 +226,20 @@ def test_the_search_sees_what_the_graph_loses():
     work = Search(n.g, n.batches())
     setting = work.uniform(RANGES[0])
     for names in ((), work.outputs.between):
-        tried = work.between_products(setting, np.inf) if names else setting
+        tried = with_scheme(setting, between=names)
         outputs = next(iter(work.outputs.runs([work.data[0]], work.chosen(tried, (0, 1, 2)), tried.scheme,
                                               work.between(tried, (0, 1, 2)))))["y"]
         made = gq.compile(work.made(tried))(work.data[0])
-        assert tried.scheme.between == tuple(names) or set(tried.scheme.between) == set(names)
         assert np.abs(outputs - made).max() < 1e-3 * np.abs(made).max()
 
 
-def test_the_automatic_setting_stores_integers_where_that_loses_little():
+def test_the_automatic_setting_stores_integers_where_that_saves_time():
+    """A layer reads `stem`. The others would be quantized only to be stored."""
     n = residual()
     choice = automatic(n.g, n.batches())
-    assert set(choice.graph.meta["quantization"]["between_layers"]) == {"stem", "short", "last"}
-    assert "3 values between layers" in str(choice.setting)
+    assert choice.graph.meta["quantization"]["between_layers"] == ["stem"]
+    assert "1 value between layers" in str(choice.setting)
+    assert {p.setting.scheme.between for p in choice.curve} <= {(), ("stem",)}
 
 
 def test_values_that_lose_much_stay_in_f32():
@@ -248,15 +250,15 @@ def test_values_that_lose_much_stay_in_f32():
     mixed = n.g.multiply(n.g.add(x, n.g.multiply(n.conv(x), np.float32(1e-4))), 1 / sizes)
     n.g.output(n.conv(mixed), name="y")
     assert "uneven" in stored_between(prepared(n.g))
-    work = Search(n.g, n.batches())
-    setting = work.uniform(RANGES[0])
-    assert work.between_products(setting, work.loss(setting)).scheme.between == ()
+    assert automatic(n.g, n.batches()).setting.scheme.between == ()
 
 
-def test_the_automatic_setting_loses_nothing_by_values_between_products():
+def test_values_between_products_are_points_of_the_curve():
+    """Each is faster than the same setting without them, and loses less than all points that are as fast."""
     n = residual()
     work = Search(n.g, n.batches())
-    setting = work.uniform(RANGES[0])
-    made = work.between_products(setting, work.loss(setting))
-    assert set(made.scheme.between) < set(work.outputs.between) and work.loss(made) <= work.loss(setting)
-    assert work.loss(work.between_products(setting, np.inf)) > work.loss(setting)
+    work.run(narrow=False)
+    assert any(p.setting.scheme.between for p in work.curve) and work.curve == falling(work.curve)
+    for p in work.curve:
+        plain = with_scheme(p.setting, between=())
+        assert work.price.time(plain) > p.time or not p.setting.scheme.between

@@ -23,9 +23,10 @@ class OfLevel:
     (False, (34, 10, 2.9), (27, 190, 2.8), 23, (13, 450, 0))])
 def test_times_by_hand(vnni, floats, eight, seven, more, monkeypatch):
     """Of two products: in 8 bits, with 7-bit weights, with 16 bits for both operands of one, and with one in f32."""
-    price = Price(None, None, OfLevel(vnni))
+    price = Price(stored(("layer",))[0], None, OfLevel(vnni))
     wide = Setting(scheme=Scheme(wide=("a",), wide_weights=("a", "not known")))
-    monkeypatch.setitem(price.__dict__, "work", {"a": (1e6, 2e6), "b": (3e6, 0.0)})
+    for name, x in (("work", {"a": (1e6, 2e6), "b": (3e6, 0.0)}), ("recurrent", 0.0), ("stored", {})):
+        monkeypatch.setitem(price.__dict__, name, x)
     integers, in_f32 = (4 * x + 2 * y + 2 * z for x, y, z in (eight, floats))
     assert price.time(Setting()) == pytest.approx(integers / in_f32)
     assert price.time(Setting(scheme=Scheme(weight_bits=7))) == pytest.approx(
@@ -36,6 +37,48 @@ def test_times_by_hand(vnni, floats, eight, seven, more, monkeypatch):
     assert price.time(mixed) == pytest.approx(
         (integers + rest + 3 * (floats[0] - eight[0]) + floats[2] - eight[2]) / in_f32)
     assert price.time(Setting(scheme=Scheme(exclude=("a", "b")))) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("vnni, floats, quantize", [(True, 9.6 + 0.6, 74 - 55), (False, 34 + 2.9, 190 - 10)])
+def test_values_between_layers_and_recurrences_take_time(vnni, floats, quantize, monkeypatch):
+    """Half a million elements that are quantized in addition, a million that are not stored in f32 any more."""
+    price = Price(stored(("layer",))[0], None, OfLevel(vnni))
+    for name, x in (("work", {"a": (1e6, 0.0)}), ("recurrent", 2e6), ("stored", {"x": 500_000, "y": -1_000_000})):
+        monkeypatch.setitem(price.__dict__, name, x)
+    f32, (eight, seven, both) = floats + 2 * 2.4 * price.rates.floats.macs, (
+        price.time(Setting(scheme=Scheme(between=names))) for names in ((), ("x",), ("x", "y")))
+    assert seven - eight == pytest.approx(0.5 * quantize / f32) and both - seven == pytest.approx(-quantize / f32)
+    assert price.time(Setting(scheme=Scheme(exclude=("a",)))) == pytest.approx(1)
+
+
+def stored(readers, rows=6):
+    """A product whose result, after a ReLU, has these readers; a product and a sum join them."""
+    g = gq.Graph("stored")
+    w = np.ones((16, 16), np.float32)
+    x = g.relu(g.matmul(g.input("x", shape=(None, 16), dtype="f32"), w, name="first"), name="between")
+    read = {"layer": lambda: g.matmul(x, w), "sum": lambda: g.tanh(x), "concat": lambda: g.concat(x, x, axis=1)[:, :16]}
+    y, *more = (read[name]() for name in readers)
+    for z in more:
+        y = g.add(y, z)
+    g.output(g.matmul(y, w, name="last"))
+    return prepared(g), {"x": np.ones((rows, 16), np.float32)}
+
+
+@pytest.mark.parametrize("readers, elements", [
+    (("layer",), {}), (("layer", "sum"), {"between": -96}), (("layer", "concat"), {"between": 96})])
+def test_integers_between_layers_save_time_where_a_layer_and_elementwise_operations_read_them(readers, elements):
+    graph, batch = stored(readers)
+    assert Price(graph, batch, OfLevel(True)).stored == elements
+
+
+@pytest.mark.parametrize("kind, gates", [("gru", 3), ("lstm", 4)])
+def test_recurrences_are_counted(kind, gates):
+    """Five steps of three rows: eight states by eight states for each gate."""
+    g = gq.Graph(kind)
+    x = g.matmul(g.input("x", shape=(None, 3, 16), dtype="f32"), np.ones((16, 8 * gates), np.float32))
+    g.output(getattr(g, kind)(x, np.ones((8 * gates, 8), np.float32))[0])
+    price = Price(prepared(g), {"x": np.ones((5, 3, 16), np.float32)}, OfLevel(False))
+    assert price.recurrent == 5 * 3 * 8 * 8 * gates and len(price.work) == 1
 
 
 @pytest.mark.parametrize("macs, elements, wide, faster, exact", [

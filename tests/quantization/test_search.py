@@ -1,4 +1,5 @@
 """The search: the order of operands, the candidate that each tensor gets, the frontier, and the choice of a point."""
+import numpy as np
 import pytest
 from float_networks import perceptron
 
@@ -144,6 +145,13 @@ def test_the_frontier_has_points_that_lose_less_for_more_time(of_operands, monke
     assert of_operands(losses) == [(0, 0.1), (1, 0.05)] and 2 + 0.5 * 2 <= 2 * tuned.LONGEST < 2 + 0.5 * 3
 
 
+def test_the_frontier_goes_on_where_exact_operands_are_faster(of_operands, monkeypatch):
+    """Losses up to GOOD count as equal, and so do times up to EQUAL: no other setting is measured after them."""
+    monkeypatch.setattr(Price, "time", lambda self, setting: 1.0 - 0.03 * (len(setting.scheme.wide) % 5))
+    assert of_operands({0: 0.01, 1: GOOD, 2: 0.0, 3: GOOD, 4: 0.0, 6: 0.0, 9: 0.0, 10: 0.0}) == [(3, GOOD)]
+    assert of_operands({0: GOOD, 1: 0.0, 2: 2 * GOOD, 3: 3 * GOOD, 4: GOOD / 2, 9: 0.0, 10: 0.0}) == [(4, GOOD / 2)]
+
+
 def test_no_point_loses_as_much_as_one_that_takes_no_longer(plain):
     points = [Point(plain, *x) for x in [(0.5, 2e-3), (0.3, 1e-2), (0.5, 1e-3), (0.6, 1e-3), (0.7, 5e-3), (0.7, 1e-4)]]
     assert [(p.time, p.loss) for p in falling(points)] == [(0.3, 1e-2), (0.5, 1e-3), (0.7, 1e-4)]
@@ -156,7 +164,6 @@ def test_a_chosen_point_leaves_no_other_that_loses_as_much(work, plain, monkeypa
              for names, loss in (((), 1e-2), (("a",), second), (("a", "b"), 1e-3))]
     losses = {p.setting: p.loss for p in curve} | {work.plain(method): 4e-3 for method in PLAIN}
     monkeypatch.setattr(Search, "frontier", lambda self, s: curve)
-    monkeypatch.setattr(Search, "between_products", lambda self, s, most: s)
     monkeypatch.setattr(Search, "loss", lambda self, s, most=1.0: losses[s])
     monkeypatch.setattr(Search, "possible", lambda self, s: losses.update({curve[1].setting: 2e-2}) or s)
     monkeypatch.setattr(Price, "time", lambda self, s: 0.3 + 0.1 * len(s.scheme.exclude))
@@ -194,18 +201,35 @@ def test_presets_and_limits_choose_points_of_the_frontier(work, plain, monkeypat
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: 0.01)
 
     def chosen(**goal):
-        point, most = work.choose(Scheme(method="automatic", **goal))
-        return work.curve.index(point), most
+        return work.curve.index(work.choose(Scheme(method="automatic", **goal)))
 
-    assert chosen(preset="accurate") == (4, 0.0001)
-    assert chosen() == (2, 0.003) and 0.003 * 0.4**2 < min(0.002 * 0.5**2, 0.01 * 0.3**2, 0.008 * 0.31**2)
-    assert chosen(max_loss=0.005) == (2, 0.005) and chosen(max_time=0.6) == (3, 0.0018)
+    assert chosen(preset="accurate") == 4
+    assert chosen() == 2 and 0.003 * 0.4**2 < min(0.002 * 0.5**2, 0.01 * 0.3**2, 0.008 * 0.31**2)
+    assert chosen(max_loss=0.005) == 2 and chosen(max_time=0.6) == 3
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: 0.001)
-    assert chosen() == (4, 0.0005)  # here a loss of at most 0.0005 is enough
+    assert chosen() == 4  # here a loss of at most 0.0005 is enough
     with pytest.raises(GraphError, match=r"^no setting loses at most 1e-05: the least loss is 1.00e-04$"):
         chosen(max_loss=1e-5)
     with pytest.raises(GraphError, match=r"^no setting takes at most 0.2 of the time of f32: the fastest takes 0.30, "):
         chosen(max_time=0.2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_presets_stand_in_order_on_the_curve(work, monkeypatch, seed):
+    """The faster preset never loses less, whatever the points of the curve and the losses of plain methods."""
+    rng, settings = np.random.default_rng(seed), [work.plain("min_max")]
+    settings += [work.uniform(Candidate("mse", float(k))) for k in range(12)]
+    times, losses = (dict(zip(settings, x, strict=True))
+                     for x in (rng.uniform(0.3, 1.2, 13).tolist(), (GOOD * 10**rng.uniform(-1, 3, 13)).tolist()))
+    monkeypatch.setattr(Search, "loss", lambda self, s, most=1.0: losses.get(s, 1e-3))
+    monkeypatch.setattr(Price, "time", lambda self, s: times[s])
+    found = falling([work.point(s) for s in settings])
+    chosen = []
+    for preset in ("fast", "balanced", "accurate"):
+        monkeypatch.setattr(work, "curve", [*found], raising=False)
+        chosen.append(work.choose(Scheme(method="automatic", preset=preset)))
+    assert [p.time for p in chosen] == sorted(p.time for p in chosen)
+    assert [p.loss for p in chosen] == sorted((p.loss for p in chosen), reverse=True)
 
 
 def test_plain_methods_quantize_everything(work):
@@ -225,8 +249,7 @@ def test_fast_is_the_best_point_of_those_about_as_fast_as_min_max(work, monkeypa
     monkeypatch.setattr(work, "curve", [Point(s, t, loss) for (s, t), loss in zip(times.items(), losses, strict=True)],
                         raising=False)
     points = [*work.curve]
-    point, limit = work.choose(Scheme(method="automatic", preset="fast"))
-    assert limit == GOOD
+    point = work.choose(Scheme(method="automatic", preset="fast"))
     if chosen is None:
         assert work.curve[0] is point and point.setting == work.plain("min_max") and work.curve[1:] == points[1:]
     else:
@@ -251,7 +274,7 @@ def test_a_point_that_typically_loses_more_than_min_max_is_not_fast(monkeypatch)
     assert work.typical(wide) == pytest.approx(4e-3)
     assert work.typical(plain.setting) == pytest.approx((1e-3 ** 4 * 3e-2 ** 2) ** (1 / 6))
     for preset in ("fast", "balanced"):
-        assert work.choose(Scheme(method="automatic", preset=preset))[0] == plain
+        assert work.choose(Scheme(method="automatic", preset=preset)) == plain
 
 
 @pytest.mark.parametrize("share, chosen", [(2.0, 0), (0.5, 1), (1e-6, None)])
