@@ -124,26 +124,27 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+SELDOM = 5_000_000
+"""The collector's threshold in a pause: not 0, because code that restores what it read meanwhile would turn it off."""
 _before: tuple[int, int, int] | None = None
 """The collector's thresholds before the pause; None if there is none."""
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the collector off in all threads within a `with` block or a decorated function.
+    """Let the collector run seldom, in all threads, within a `with` block or a decorated function.
 
     Compiling makes hundreds of thousands of long-lived objects, and scanning them takes a tenth of the compile time;
-    other threads would wait. A threshold of 0 keeps the collector off. If the user's code sets another one meanwhile,
-    or calls `gc.disable`, that stays.
+    other threads would wait. If the user's code sets a threshold meanwhile, or calls `gc.disable`, that stays.
     """
     global _before
     before = gc.get_threshold()
-    if not before[0]:  # it is off, or an outer block or another thread pauses it
+    if before[0] in (0, SELDOM):  # it is off, or an outer block or another thread pauses it
         yield
         return
     try:
         _before = before
-        gc.set_threshold(0, *before[1:])
+        gc.set_threshold(SELDOM, *before[1:])
         yield
     finally:
         _resume()
@@ -151,7 +152,7 @@ def collector_paused() -> Iterator[None]:
 
 def _resume() -> None:
     global _before
-    if _before is not None and gc.get_threshold()[0] == 0:
+    if _before is not None and gc.get_threshold()[0] == SELDOM:
         gc.set_threshold(*_before)
     _before = None
 

@@ -39,8 +39,15 @@ def run(options: argparse.Namespace) -> None:
 
 
 def export_kernels(path: Path) -> list[str]:
-    """Write the kernels to a file, and return their names. Raises GraphError, or OSError from the cache."""
+    """Write the kernels to a file, and return their names.
+
+    Raises GraphError if the cache has none for this processor and these versions, or if the file cannot be written;
+    OSError from the cache.
+    """
     found = cache.usable_modules()
+    if not found:
+        raise GraphError(f"no kernels to export: {cache.folder(writing=False)} has none for this processor and these "
+                         f"versions; run your models first")
     index = {"kernels": list(found), "versions": cache.versions(), "cpu": cpu.describe()}
     saved_file.write(path, index, [memoryview(x) for x in found.values()])
     return list(found)

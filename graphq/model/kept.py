@@ -147,7 +147,7 @@ class Kept:
         if self.digest in writers:
             writers[self.digest].join()
         try:
-            folder = cache.lasting()
+            folder = cache.lasting(writing=False)
             if folder is None or not (folder / self.name).is_file():
                 return None
             path = folder / self.name

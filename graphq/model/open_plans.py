@@ -17,6 +17,7 @@ from functools import partial
 from itertools import product
 from threading import current_thread, main_thread
 from typing import Any, TypeVar
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -194,8 +195,9 @@ class OpenPlans(Plans):
                 self.for_each_shape = True
         elif class_of(made.made.sizes) != of and (os.getpid(), of) not in self._improved:
             self._improved.add((os.getpid(), of))
+            improve = WeakMethod(self._improve)  # nobody needs the plans of a model that was dropped
             background.start(
-                partial(self._improve, sizes),
+                lambda: (method := improve()) and method(sizes),
                 f"{self.signature.name}: a plan for other sizes serves the sizes {sizes}, because they have none")
         return made
 

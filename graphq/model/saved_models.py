@@ -218,6 +218,8 @@ class Saved:
 
     def __init__(self, path: str | os.PathLike[str], isa: str | None = None) -> None:
         self.file = File(path)
+        if "kernels" in self.file.index:
+            self.file.fail("it holds kernels alone: `graphq cache import` reads it")
         builds = self._of(list, self.file.index, "builds")
         if not builds or not all(isinstance(build, dict) for build in builds):
             self.file.fail("its index has no builds")

@@ -136,7 +136,7 @@ def put(path: Path, name: str, data: bytes) -> None:
 def usable_modules() -> dict[str, bytes]:
     """The files in the folder, by name, with kernel modules for this CPU and these versions. Raises OSError."""
     found = {}
-    for entry, _ in _files(folder()):
+    for entry, _ in _files(folder(writing=False)):
         with suppress(OSError, TypeError, ValueError):
             data = _read(Path(entry.path))
             checked(entry.name, data)
@@ -179,10 +179,13 @@ def used(path: Path) -> None:
             os.utime(path)
 
 
-def lasting() -> Path | None:
-    """The cache folder, or None if this process uses a temporary folder that is removed at its end."""
+def lasting(writing: bool = True) -> Path | None:
+    """The cache folder, or None if this process uses a temporary folder that is removed at its end.
+
+    Without `writing`, the folder may be read-only.
+    """
     path = _wanted()
-    return None if path is None or _unsafe(path) is not None else path.resolve()
+    return None if path is None or _unsafe(path, writing) is not None else path.resolve()
 
 
 def _unfinished(name: str) -> bool:
@@ -225,13 +228,13 @@ def add_sources(digest: Any, top: Path, skip: str | None = None) -> None:
                 digest.update(name.encode() + b"\0" + file.read() + b"\0")
 
 
-def folder() -> Path:
+def folder(writing: bool = True) -> Path:
     """The cache folder: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq. It is created if missing.
 
     Code is loaded from the folder, so the folder must belong to this user, and other users must have no write access. A
-    temporary folder replaces an unsafe folder.
+    temporary folder replaces an unsafe folder, and a read-only one if `writing`.
     """
-    return safe_folder(_wanted())
+    return safe_folder(_wanted(), writing)
 
 
 def safe_folder(path: Path | None, writing: bool = True) -> Path:
@@ -321,7 +324,7 @@ def tidy(path: Path, now: float | None = None) -> int:
 
 def info() -> Info:
     """The cache's folder, and the number and size of its files."""
-    return _counted(path := folder(), {entry.name: facts.st_size for entry, facts in _files(path)})
+    return _counted(path := folder(writing=False), {entry.name: facts.st_size for entry, facts in _files(path)})
 
 
 def clear() -> Info:

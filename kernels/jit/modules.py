@@ -151,6 +151,11 @@ class Module:
             self._job.want()
 
     @property
+    def ready(self) -> bool:
+        """Whether the code can be loaded without waiting for its compilation."""
+        return self._job is None or self._job.done
+
+    @property
     def code(self) -> folder.Code:
         """The object code, after waiting for it. Raises KernelError if it cannot be compiled."""
         if not TARGET:

@@ -67,8 +67,8 @@ class StepTable:
         self._seconds, self._ended = float("inf"), 0.0  # the seconds of the last run on one thread, and when it ended
 
     def run(self) -> None:
-        """Run the steps in order."""
-        if self._helpers == 0:
+        """Run the steps in order. While the code of the team is compiled, the caller runs them by itself."""
+        if self._helpers == 0 or current is None and not _team_ready(self._cache):
             return self.run_alone()
         begun = perf_counter()
         awake = self._seconds > SHORT_SECONDS or begun - self._ended < CLOSE_SECONDS
@@ -228,7 +228,16 @@ class Team:
 
 _starting = Lock(fork_waits=True)
 current: Team | None = None
+sought: modules.Module | None = None
+"""The team's module, after a run that can use helpers has looked for its code."""
 _numba_has_threads_of_another_process = False
+
+
+def _team_ready(cache: bool) -> bool:
+    global sought
+    *_, sought = modules_of_team(2, cache)
+    sought.want()
+    return sought.ready
 
 
 def the_team(cache: bool = True) -> Team:
@@ -247,6 +256,9 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
     """Call `run`, for at most `seconds`, until all helpers that it uses take part: then runs can be timed."""
     end = perf_counter() + seconds
     run()
+    if current is None and sought is not None:
+        sought.address("run_shared")  # wait for it
+        run()
     while current is not None and not current.settled and perf_counter() < end:
         sleep(0.01)
         awaited = current.awaits_run

@@ -1,4 +1,4 @@
-"""The collector is off while graphs are compiled and plans are read, and as it was after an error or in a fork."""
+"""The collector rests while graphs are compiled and plans are read, and is as before after an error or in a fork."""
 import gc
 import os
 import threading
@@ -59,6 +59,13 @@ def test_settings_of_the_user_within_stay():
     with collector_paused():
         gc.set_threshold(900)
     assert gc.get_threshold()[0] == 900
+
+
+def test_settings_that_are_read_within_and_restored_later_leave_the_collector_on():
+    with collector_paused():
+        within = gc.get_threshold()
+    gc.set_threshold(*within)
+    assert gc.isenabled() and gc.get_threshold()[0] > 0
 
 
 def test_another_thread_pauses_it_and_leaves_what_the_user_sets():

@@ -82,6 +82,17 @@ def entries(folder):
     return found
 
 
+def test_a_read_only_folder_is_shown_and_exported(tmp_path, folder, entries, capsys, monkeypatch):
+    monkeypatch.setattr(cache.os, "access", lambda path, mode: not mode & os.W_OK)
+    assert run(capsys, "cache", "info").startswith(f"folder:  {folder}\nmodules: 2\n")
+    assert run(capsys, "cache", "export", tmp_path / "file") == "2 kernel modules exported\n"
+
+
+def test_an_empty_cache_is_not_exported(tmp_path, folder, capsys):
+    assert main(["cache", "export", str(tmp_path / "file")]) == 2
+    assert f"{folder} has none for this processor" in capsys.readouterr().err and not (tmp_path / "file").exists()
+
+
 @pytest.fixture
 def file(tmp_path, folder, entries, capsys):
     """The kernels of `entries` in a file; the cache is empty."""
@@ -160,7 +171,7 @@ def test_files_of_others_and_of_other_kinds_are_refused(folder, file, tmp_path, 
     saved_file.write(tmp_path / "model", {"builds": []}, [])
     assert "reads what `graphq cache export` wrote" in refused(capsys, folder, tmp_path / "model")
     file.chmod(0o600)
-    with pytest.raises(gq.GraphqError, match="its index has no builds"):
+    with pytest.raises(gq.GraphqError, match="it holds kernels alone: `graphq cache import` reads it"):
         gq.load_compiled(file)
 
 
@@ -178,7 +189,7 @@ def test_a_kernel_with_a_wrong_head_is_not_used(folder, head):
 @pytest.mark.parametrize("arguments, part", [
     (["info", "file"], "cache info takes no FILE, got file"), (["export"], "cache export needs a FILE"),
     (["export", "folder/file"], "folder/file")])
-def test_wrong_arguments(tmp_path, folder, monkeypatch, capsys, arguments, part):
+def test_wrong_arguments(tmp_path, entries, monkeypatch, capsys, arguments, part):
     monkeypatch.chdir(tmp_path)
     assert main(["cache", *arguments]) == 2
     assert part in capsys.readouterr().err

@@ -1,9 +1,11 @@
 """Plans that are made in the background, while plans for other sizes serve calls."""
+import gc
 import logging
 import os
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -151,3 +153,17 @@ def test_a_kept_model_whose_sizes_vary_gets_plans_for_sizes_of_one(tmp_path, mon
         np.testing.assert_array_equal(again(data), model(data))
     background.join()
     assert modules.statistics().compiled == before
+
+
+def test_no_plans_are_made_for_a_model_that_was_dropped():
+    model, free = gq.compile(network(24), threads=1), threading.Event()
+    model(rows(5))
+    background.join()
+    dropped = weakref.ref(model.plans)
+    background.start(free.wait, "it failed")
+    model(rows(40))
+    del model
+    gc.collect()
+    assert dropped() is None
+    free.set()
+    background.join()

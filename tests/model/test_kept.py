@@ -59,6 +59,14 @@ def test_a_file_is_compiled_once(path, folder, monkeypatch):
     assert file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) == 0 and files(folder) == [file]
 
 
+def test_a_model_of_a_read_only_folder_is_found(path, folder, monkeypatch):
+    first = compiled(path)
+    (file,) = files(folder)
+    monkeypatch.setattr(cache.os, "access", lambda path, mode: not mode & os.W_OK)
+    again = compiled(path)
+    assert again.origin == f"{FOUND}{file}" and same(again(feeds(first)), first(feeds(first)))
+
+
 def test_a_result_does_not_wait_until_the_model_is_kept(path, monkeypatch):
     may_write, save = threading.Event(), kept.save
     monkeypatch.setattr(kept, "save", lambda *args, **named: may_write.wait(60) and save(*args, **named))

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from kernel_factories import dozing
@@ -252,3 +253,19 @@ def test_semaphores_fit_their_room():
     assert SEMAPHORE_BYTES >= 32 and ctypes.sizeof(ctypes.c_void_p) == 8
     assert steps.HELPER_AT - steps.SEMAPHORE >= SEMAPHORE_BYTES
     assert steps.HELPER_AT + steps.HELPER.nbytes <= steps.OWN_MASK
+
+
+def test_a_run_does_not_wait_until_the_team_is_compiled(monkeypatch):
+    """The caller runs all steps; the first run after the code is there starts the team."""
+    class Late:
+        ready = False
+        want = address = staticmethod(lambda *_: asked.append(1))
+
+    chain, late, asked, started = Chain(3, 12, 4), Late(), [], []
+    monkeypatch.setattr(team, "current", None)
+    monkeypatch.setattr(team, "modules_of_team", lambda threads, cache: (None, late))
+    monkeypatch.setattr(team, "the_team", lambda cache: SimpleNamespace(run=lambda *of: started.append(of)))
+    assert chain.right() and asked and not started
+    late.ready = True
+    chain.table.run()
+    assert started[0][0] is chain.table
