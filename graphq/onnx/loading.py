@@ -15,10 +15,11 @@ from graphq.base.paths import regular_file
 from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import FILE_NAMES, Graph, TensorType, Value
 from graphq.model.files import ELSEWHERE, is_of_torch
-from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_node, label
+from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_node
 from graphq.onnx.module_names import module_names
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
+from graphq.onnx.protos.labels import label
 from graphq.onnx.protos.tensors import agree, array_of, dense, tensor_type
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"

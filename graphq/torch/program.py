@@ -17,8 +17,9 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.ir.interpret import CHECK_SHAPES
 from graphq.ir.node import SOURCE_LINE
-from graphq.onnx.importers.importer import MALFORMED, source_line
+from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import NOWHERE, names_of_calls
+from graphq.onnx.protos.labels import source_line
 from graphq.torch.calling import CALLING, Calling
 from graphq.torch.operators.complex import in_pairs, is_complex
 from graphq.torch.operators.decompositions import call_key, decomposed, table

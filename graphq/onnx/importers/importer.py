@@ -5,7 +5,6 @@ node's outputs. If graphq has no operation for these operands, the importer retu
 then becomes an onnx_node: an operation that ONNX's reference evaluator runs. If a node breaks a rule of its operator,
 the importer raises `Refused`. An importer may be called again later, when more types or constants are known.
 """
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
@@ -23,6 +22,7 @@ from graphq.ir.interpret import add_known, computed, evaluate, known
 from graphq.ir.node import SOURCE_LINE
 from graphq.onnx.importers.operand_types import clash
 from graphq.onnx.protos import fallback
+from graphq.onnx.protos.labels import label, line_of
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import FLOATS, Shape, show
@@ -65,11 +65,6 @@ RENAMED = {"keep_dims": "keepdims"}
 
 OLDER = {"bilinear": "linear", "bicubic": "cubic"}
 """Older values of text attributes, and their names today: GridSample's modes before version 20."""
-
-TRACE = "pkg.torch.onnx.stack_trace"
-"""The key in a node's metadata for the call stack of PyTorch code that the node is from."""
-IN_TORCH = re.compile(r"[/\\]torch[/\\](_|functional\.py|nn[/\\])")
-"""The paths of PyTorch's own files in call stacks."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions that an importer may raise for a malformed node, for example for a wrong rank or length."""
@@ -228,25 +223,6 @@ def width(value: Value) -> Dim:
     return value.shape[-1] if value.shape else None
 
 
-def label(node: NodeProto) -> str:
-    """The node's label in messages: `Conv 'name'`, with its source line if the file has one.
-
-    A node without a name is called after its first output.
-    """
-    line = _line(node)
-    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'" + (f" ({line})" if line else "")
-
-
-def source_line(trace: str) -> str:
-    """The innermost line of a call stack that is outside of PyTorch: `File "net.py", line 7, in forward`."""
-    lines = re.findall(r"^ *(File .*)", trace, re.MULTILINE)
-    return ([x for x in lines if not IN_TORCH.search(x)] or lines or [""])[-1]
-
-
-def _line(node: NodeProto) -> str:
-    return source_line(next((p.value for p in node.metadata_props if p.key == TRACE), ""))
-
-
 def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
     """Import the nodes of `proto`; the scope has its inputs and initializers. Returns its outputs' values."""
     for node in proto.node:
@@ -273,7 +249,7 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
         scope.values[name], name = value, scope.names.get(name, name)
         if value.node is not None and value.name is None and not graph.has_name(name):
             graph.rename(value, name)
-    facts = {key: fact for key, fact in ((ONNX_NAME, node.name), (SOURCE_LINE, _line(node))) if fact}
+    facts = {key: fact for key, fact in ((ONNX_NAME, node.name), (SOURCE_LINE, line_of(node))) if fact}
     for made in graph.nodes[first:]:
         made.meta = {**made.meta, **facts}
 
