@@ -2,6 +2,7 @@
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
+from itertools import count
 from typing import TypeVar
 
 from onnx import GraphProto, NodeProto
@@ -43,13 +44,10 @@ def module_names(proto: GraphProto) -> dict[str, str]:
     taken = {*(v.name for v in (*proto.input, *proto.initializer)), *(name for n in proto.node for name in n.output)}
     names: dict[str, str] = {}
     for key, nodes in calls.items():
-        whole = called[key]
         for node in (nodes[-1], *nodes[:-1]):
-            wanted = name = whole if node is nodes[-1] else f"{whole}.{node.op_type.lower()}"
-            k = 1
-            while name in taken and name != node.output[0]:
-                k += 1
-                name = f"{wanted}_{k}"
+            wanted = called[key] if node is nodes[-1] else f"{called[key]}.{node.op_type.lower()}"
+            numbered = (f"{wanted}_{k}" if k > 1 else wanted for k in count(1))
+            name = next(n for n in numbered if n not in taken or n == node.output[0])
             taken.add(name)
             names[node.output[0]] = name
     return names

@@ -144,9 +144,8 @@ def prepared(graph: Graph) -> Graph:
                     renamed |= {later: name} if later is not None else {}
             node.origin = None  # otherwise the old weights stay in memory
         part.labels = Labels(part)
-    if renamed:
-        older = {old: renamed.get(name, name) for old, name in out.meta.get(FILE_NAMES, {}).items()}
-        out.meta = {**out.meta, FILE_NAMES: older | renamed}
+    renamed |= {old: renamed.get(name, name) for old, name in out.meta.get(FILE_NAMES, {}).items()}
+    out.meta = {**out.meta, FILE_NAMES: renamed} if renamed else out.meta
     name_values(out)
     return out
 

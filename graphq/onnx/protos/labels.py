@@ -5,23 +5,18 @@ from onnx import NodeProto
 
 TRACE = "pkg.torch.onnx.stack_trace"
 """The key in a node's metadata for the call stack of PyTorch code that the node is from."""
-IN_TORCH = re.compile(r"[/\\]torch[/\\](_|functional\.py|nn[/\\])")
-"""The paths of PyTorch's own files in call stacks."""
 
 
 def label(node: NodeProto) -> str:
-    """The node's label in messages: `Conv 'name'`, with its source line if the file has one.
-
-    A node without a name is called after its first output.
-    """
-    line = line_of(node)
-    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'" + (f" ({line})" if line else "")
+    """The node's label in messages: `Conv 'name'` or `Conv 'first output'`, with the source line if it is known."""
+    return f"{node.op_type} '{node.name or [*node.output, ''][0]}'" + (f" ({line})" if (line := line_of(node)) else "")
 
 
 def source_line(trace: str) -> str:
     """The innermost line of a call stack that is outside of PyTorch: `File "net.py", line 7, in forward`."""
     lines = re.findall(r"^ *(File .*)", trace, re.MULTILINE)
-    return ([x for x in lines if not IN_TORCH.search(x)] or lines or [""])[-1]
+    own = [x for x in lines if not re.search(r"[/\\]torch[/\\](_|functional\.py|nn[/\\])", x)]
+    return (own or lines or [""])[-1]
 
 
 def line_of(node: NodeProto) -> str:
