@@ -110,20 +110,10 @@ class Epilogue:
         return any(x.op == "acc" for x in walk(self.expr))
 
 
-def _widen(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert a storage type to its compute type, exactly."""
-    if dtype == "bf16":
-        return (x.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return x.astype(_NUMPY[COMPUTE[dtype]])
-
-
 def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert a compute type to a storage type, rounding as an epilogue does."""
-    if dtype != "bf16":
-        return x.astype(STORAGE[dtype])
-    bits = x.view(np.uint32)  # round as `elementary.round_bf16` does
-    kept = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(x), 0x7FC0, kept).astype(np.uint16).view(STORAGE["bf16"])
+    """Convert a compute type to a storage type, rounding as an epilogue does. All NaNs of bf16 have one code."""
+    y = x.astype(STORAGE[dtype])
+    return np.where(np.isnan(x), y.dtype.type(np.nan), y) if dtype == "bf16" else y
 
 
 def evaluate(what: Expr | Epilogue, acc: Any, operands: Sequence[Any]) -> np.ndarray:
@@ -144,7 +134,7 @@ def evaluate(what: Expr | Epilogue, acc: Any, operands: Sequence[Any]) -> np.nda
                 x = np.asarray(operands[slot])
                 if x.dtype != STORAGE[dtype]:
                     raise KernelError(f"operand {slot} is {x.dtype}, the expression loads {dtype}")
-                done[node] = _widen(x, dtype)
+                done[node] = x.astype(_NUMPY[COMPUTE[dtype]])
             else:
                 done[node] = BASIC[node.op].numpy(*(done[a] for a in node.args))
         result = np.asarray(done[node])

@@ -69,7 +69,7 @@ def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
 
 
 COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
-STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "s16": I16, "u16": I16, "bf16": I16, "f16": I16}
+STORAGE_IR = {name: F32 if name == "f32" else ir.IntType(8 * kind.itemsize) for name, kind in STORAGE.items()}
 
 
 def _round(b: Builder, lanes: int, x: Value) -> Value:
@@ -165,8 +165,7 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
         case "s8" | "s16":
             return x.sext(vector(I32, lanes))
         case "bf16":
-            bits = x.zext(vector(I32, lanes)) << 16
-            return bits.as_type(vector(F32, lanes))
+            return (x.zext(I32) << 16).as_type(vector(F32, lanes))
         case "f16" if _emulates_f16(builder, lanes):
             return emit(builder, elementary.f16_value(acc()), lanes, lambda _: x.zext(I32))
         case "f16":
@@ -177,10 +176,8 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
 def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
     """Convert a compute type to a storage type. Integers keep their low bits; floats are rounded to nearest even."""
     match dtype:
-        case "u8" | "s8":
-            return x.trunc(vector(I8, lanes))
-        case "u16" | "s16":
-            return x.trunc(vector(I16, lanes))
+        case "u8" | "s8" | "u16" | "s16":
+            return x.trunc(STORAGE_IR[dtype])
         case "f16" if _emulates_f16(builder, lanes):
             return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
         case "f16":
