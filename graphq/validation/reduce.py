@@ -27,45 +27,30 @@ def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: 
     the search ends, at the latest after `trials` calls of `interesting`. The function `interesting` gets only valid
     graphs, must not change them, and may raise.
     """
-    search = _Reducer(graph, interesting, trials)
-    while search.simplify():
-        pass
-    return search.graph
-
-
-class _Reducer:
-    """A search that has the smallest interesting graph so far in `graph`."""
-
-    def __init__(self, graph: Graph, interesting: Callable[[Graph], bool], trials: int) -> None:
-        self.graph, self.interesting, self.left = graph, interesting, trials
-
-    def simplify(self) -> bool:
-        accepted = False
+    smallest, left, ended = graph, trials, False
+    while not ended:
+        ended = True
         for kind in KINDS:
             tried = 0
-            while self.left > 0 and (candidate := next(islice(kind(self.graph), tried, None), None)) is not None:
-                if self.accepts(candidate):
-                    accepted = True
-                else:
-                    tried += 1
-        return accepted
+            while left > 0 and (candidate := next(islice(kind(smallest), tried, None), None)) is not None:
+                tried += 1
+                smaller = _made(candidate)
+                if smaller is None or _size(smaller) >= _size(smallest):
+                    continue
+                left -= 1
+                if interesting(smaller):
+                    smallest, tried, ended = smaller, tried - 1, False
+    return smallest
 
-    def accepts(self, candidate: "Candidate") -> bool:
-        """Replace the graph by a candidate that is valid, smaller and interesting. Returns whether it was replaced."""
-        if self.left <= 0:
-            return False
-        try:
-            smaller = candidate()
-            verify(smaller)
-        except GraphqError:
-            return False
-        if not smaller.outputs or _size(smaller) >= _size(self.graph):
-            return False
-        self.left -= 1
-        if not self.interesting(smaller):
-            return False
-        self.graph = smaller
-        return True
+
+def _made(candidate: "Candidate") -> Graph | None:
+    """The candidate's graph; None if it is not valid or has no outputs."""
+    try:
+        smaller = candidate()
+        verify(smaller)
+    except GraphqError:
+        return None
+    return smaller if smaller.outputs else None
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int, int]:
