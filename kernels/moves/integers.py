@@ -147,9 +147,3 @@ def plan_combined(function: str, dtype: DType, dims: Sequence[Sequence[int]], re
     words = {"rows": rows, "columns": columns, "a_row": a_row, "a_column": a_column, "b_row": b_row,
              "b_column": b_column}
     return plan_rows(combining, COMBINE, words, target, rows=rows, cycles=10 + columns, of=(function, dtype.bits))
-
-
-def plan_sums(rows: int, columns: int, dtype: DType, target: Target) -> Step:
-    """Plan the sums of `rows` rows of `columns` integers."""
-    return plan_rows(summing, SUM, {"rows": rows, "columns": columns}, target, rows=rows, cycles=10 + columns,
-                     of=(dtype.bits,))

@@ -1,7 +1,6 @@
 """The plan steps of operations outside partitions: moves of elements, casts, integer arithmetic, and ranges."""
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -200,7 +199,9 @@ def sum_steps(b: PlanBuilder, node: Node) -> None:
     first = len(dims) - len(node.attrs["axes"])
     if {normal_axis(k, dims) for k in node.attrs["axes"]} != set(range(first, len(dims))):
         return reference_steps(b, node)
-    step = integers.plan_sums(prod(dims[:first]), prod(dims[first:]), source.dtype, b.target)
+    rows, columns = prod(dims[:first]), prod(dims[first:])
+    step = plan_rows(integers.summing, integers.SUM, {"rows": rows, "columns": columns}, b.target, rows=rows,
+                     cycles=10 + columns, of=(source.dtype.bits,))
     b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
 
 
@@ -208,18 +209,6 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
     """Add a strided copy whose source stride is 0 along the repeated axes."""
     (source,) = node.operands
     _strided_copy(b, node, broadcast_strides(source.type.dims, node.output.type.dims, source.dtype.itemsize))
-
-
-class Side(NamedTuple):
-    """The padding at one side of an axis: `size` positions of the result, from `start` on.
-
-    The positions get copies of the result's positions `source`, `source` + `step`, `source` + 2 * `step`, ...
-    """
-
-    start: int
-    size: int
-    source: int
-    step: int
 
 
 def pad_steps(b: PlanBuilder, node: Node) -> None:
@@ -243,29 +232,32 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     _copy(b, kept, Ref(b.of[source], first), source_strides, Ref(target, inside), strides, itemsize)
     for k in reversed(range(len(out))):
         inside -= before[k] * strides[k]  # `inside` now starts with the padding of axis k
-        for side in sides[k] or ():
-            sizes = [*kept[:k], side.size, *out[k + 1:]]
-            place = Ref(target, inside + side.start * strides[k])
+        for start, size, origin, step in sides[k] or ():
+            sizes = [*kept[:k], size, *out[k + 1:]]
+            place = Ref(target, inside + start * strides[k])
             if a["mode"] == "constant":
                 reserve(prod(sizes[k:]) * itemsize, f"{b.graph.describe(node)}: its padding")
                 value = np.asarray(a["value"]).astype(source.dtype.numpy)
                 tail = later(np.ascontiguousarray, later(np.broadcast_to, value, sizes[k:]))
                 _copy(b, sizes, Ref(b.constant(tail)), [0] * k + dense(sizes[k:], itemsize), place, strides, itemsize)
             else:
-                origin = Ref(target, inside + side.source * strides[k])
-                moved = [*strides[:k], side.step * strides[k], *strides[k + 1:]]
-                _copy(b, sizes, origin, moved, place, strides, itemsize)
+                copied = Ref(target, inside + origin * strides[k])
+                moved = [*strides[:k], step * strides[k], *strides[k + 1:]]
+                _copy(b, sizes, copied, moved, place, strides, itemsize)
 
 
-def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """The paddings before and after an axis of n elements; None if they repeat too many elements."""
+def _sides(mode: str, n: int, before: int, after: int) -> list[tuple[int, int, int, int]] | None:
+    """The paddings before and after an axis of n elements; None if they repeat too many elements.
+
+    Each padding has a start, a size, a source and a step: the positions of the result from the start on get copies of
+    the result's positions source, source + step, source + 2 * step, ...
+    """
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None
     source, step = {"reflect": ((2 * before, end - 2), -1), "wrap": ((n, before), 1),
                     "edge": ((before, end - 1), 0)}.get(mode, ((0, 0), 0))
-    sides = Side(0, before, source[0], step), Side(end, after, source[1], step)
-    return [s for s in sides if s.size]
+    return [x for x in ((0, before, source[0], step), (end, after, source[1], step)) if x[1]]
 
 
 def _copy(b: PlanBuilder, sizes: Sequence[int], source: Ref, strides: Sequence[int], target: Ref,
