@@ -90,8 +90,11 @@ def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: No
 
 def absorbing(matched: tuple[Node, ...]) -> set[Node]:
     """The matched nodes, plus casts and PROLOGUE operations before them that nothing else uses."""
-    members = set(matched)
-    above = _above(matched)
+    members, above = set(matched), set[Node]()
+    edge = members
+    for _ in range(MAX_CHAIN):  # the PROLOGUE nodes before the matched nodes, in chains of at most MAX_CHAIN nodes
+        edge = {m for n in edge for m in makers_of(n) if m.op.name in PROLOGUE} - above - members
+        above |= edge
     # To find the largest set that satisfies the rule, start with all nodes, and drop nodes that break the rule.
     whole = set(above)
     while bad := {n for n in whole if not _used_inside(n, members | whole) or any(
@@ -102,17 +105,6 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
     while bad := {n for n in casts if not _used_inside(n, members | casts)}:
         casts -= bad
     return members | casts
-
-
-def _above(matched: tuple[Node, ...]) -> set[Node]:
-    """The PROLOGUE nodes before the matched nodes, in chains of at most MAX_CHAIN nodes."""
-    seen: set[Node] = set()
-    edge = set(matched)
-    for _ in range(MAX_CHAIN):
-        edge = {m for n in edge for m in makers_of(n) if m.op.name in PROLOGUE}
-        edge -= seen | set(matched)
-        seen |= edge
-    return seen
 
 
 def _used_inside(node: Node, inside: set[Node]) -> bool:

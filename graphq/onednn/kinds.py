@@ -2,6 +2,7 @@
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from graphq.errors import GraphError, GraphqError
@@ -139,17 +140,11 @@ def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
     if a is None or not declared:
         return attrs
     wanted = declared[0].dtype
-    if not a.required and _inferred_dtype(op, operands, attrs) == wanted:
-        return attrs
-    return {**attrs, "dtype": wanted}
-
-
-def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -> str | None:
-    try:
+    with suppress(GraphqError):
         op.check_operands(operands)
-        return op.types(operands, op.complete(attrs))[0].dtype.name
-    except GraphqError:
-        return None
+        if not a.required and op.types(operands, op.complete(attrs))[0].dtype.name == wanted:
+            return attrs
+    return {**attrs, "dtype": wanted}
 
 
 def kind_of(node: Node) -> str:
