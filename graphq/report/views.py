@@ -1,12 +1,13 @@
 """Make the views of a page: drawings, timeline, memory and tables. A page shows one view at a time."""
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
 from graphq.base.budget import size_text
 from graphq.base.progress import progress
 from graphq.errors import how_to_install
 from graphq.ir.outline import Box, outline
+from graphq.plan.plan import Allocation
 from graphq.report.charts import memory, steps_table, table, timeline
 from graphq.report.details import CLASSES, Record, compiled_records, css_class, source_records
 from graphq.report.drawing import available, class_of, described, draw, scale_of
@@ -56,12 +57,15 @@ class Views:
             self.add(prefix + "Nodes", hint + _nodes(report), after)
         if profile is not None:
             self.add_times(profile, prefix, report, after, key)
-        if part.memory is not None and part.memory.allocations:
-            records |= _allocations(part, after)
-            kinds_of = {s.buffer: _box_of(report, s.first)[1] for s in part.memory.allocations}
-            self.add(prefix + "Memory", _memory_text(part) + memory(
-                part.memory.allocations, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after,
-                legend=key)
+        if (m := part.memory) is not None and m.allocations:
+            records |= _allocations(report, m.allocations, after)
+            kinds_of = {s.buffer: _box_of(report, s.first)[1] for s in m.allocations}
+            text = (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.allocations)} buffers, which "
+                    f"without sharing would take {size_text(m.unshared)}. Outside the arena: {size_text(m.constants)} "
+                    f"of constants and packed weights, {size_text(m.inputs)} of inputs, {size_text(m.outputs)} of "
+                    "outputs.</p>")
+            drawn = memory(m.allocations, m.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b]))
+            self.add(prefix + "Memory", text + drawn, after, legend=key)
 
     def add_times(self, profile: Profile, prefix: str = "", report: Report | None = None, records: str = "",
                   key: str = "") -> None:
@@ -125,12 +129,10 @@ def _nodes(report: Report) -> str:
     return table(["node", "kind", "kernels", "operation"], rows, 1)
 
 
-def _allocations(part: ModelPart, after: str) -> dict[str, Record]:
+def _allocations(report: Report, allocations: Iterable[Allocation], after: str) -> dict[str, Record]:
     """The records of the arena's buffers: the value in the buffer, or the step that uses it as scratch memory."""
-    report = part.report
-    assert part.memory is not None
     records: dict[str, Record] = {}
-    for at in part.memory.allocations:
+    for at in allocations:
         number = report.steps[at.first].node
         node = None if number is None else report.nodes[number]
         result = node.operation.outputs[0] if node is not None and node.operation.outputs else None
@@ -141,11 +143,3 @@ def _allocations(part: ModelPart, after: str) -> dict[str, Record]:
         go = [[after, f"n{number}", "the node that writes it"]] if node is not None else []
         records[f"s{at.buffer}"] = {"t": f"buffer {at.buffer}", "r": rows, "go": go}
     return records
-
-
-def _memory_text(part: ModelPart) -> str:
-    m = part.memory
-    assert m is not None
-    return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.allocations)} buffers, which without "
-            f"sharing would take {size_text(m.unshared)}. Outside the arena: {size_text(m.constants)} of constants and "
-            f"packed weights, {size_text(m.inputs)} of inputs, {size_text(m.outputs)} of outputs.</p>")
