@@ -43,8 +43,8 @@ def floats(dtype: str, level: Level) -> DotProducts:
         dot = level.bf16.dot
         return make(lambda b, x: (x,), lambda b, address: (address.load(words),),
                     lambda b, acc, x, w: dot(b, acc, x[0], w[0]))
-    widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
-             "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
+    widen = {"f32": lambda b, x: (x.as_type(kind),), "f16": _emulate_f16 if emulated else _widen_f16,
+             "bf16": lambda b, x: tuple(flushed(b, part) if emulated else part for part in _widen_bf16(b, x))}[dtype]
     flushes = is_bf16 and not emulated
     return make(widen, lambda b, address: widen(b, address.load(words)),
                 _flushed_chain if is_bf16 and emulated else _chain,
@@ -56,11 +56,6 @@ def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
     """Widen pairs of bf16 to f32; returns a vector of the second elements and one of the first elements."""
     kind = vector(F32, x.type.count)
     return (x & -0x10000).as_type(kind), (x << 16).as_type(kind)
-
-
-def _normal_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
-    high, low = (flushed(b, part) for part in _widen_bf16(b, x))
-    return high, low
 
 
 def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:

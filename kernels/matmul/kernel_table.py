@@ -147,8 +147,8 @@ def _stream(rows: int, panels: int, m: int) -> float:
     return panels * 64 / (20 if m <= rows else 30)
 
 
-def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate cycles. `group(panels)` returns the cycles of a tile of `panels` panels for four bytes of k.
+def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int, int], float]) -> float:
+    """Estimate cycles. `group(rows, panels)` returns the cycles of a tile of `panels` panels for four bytes of k.
 
     The estimate adds 30 cycles per tile, 9 per row of a tile, and 3 per vector of output (fitted on Zen 4).
     """
@@ -156,7 +156,7 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
     whole, rest = divmod(panel_count(n), panels)
 
     def cycles(panels: int) -> float:
-        return -(-k // 4) * group(panels) + 30 + rows * (9 + 3 * panels * parts)
+        return -(-k // 4) * group(rows, panels) + 30 + rows * (9 + 3 * panels * parts)
 
     return -(-m // rows) * (whole * cycles(panels) + (cycles(rest) if rest else 0))
 
@@ -168,8 +168,7 @@ def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int, how: By
     A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four bytes of
     k: 24 cycles for tiles of 6 x 64, 13 for 1 x 64. Products by element, or of two rows, have an estimate of their own.
     """
-    rows = kernel.tile[0]
-    return _estimated_cycles(kernel, m, n, k, parts, lambda panels: max(
+    return _estimated_cycles(kernel, m, n, k, parts, lambda rows, panels: max(
         max(rows * panels, rows / parts + panels, 4) if how is None else how.cycles(rows, panels, flips),
         _stream(rows, panels, m)))
 
@@ -180,8 +179,7 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
     For four bytes of k, a row of a tile takes 2 operations, plus 4 for each part of a panel. To widen a part of the
     weights takes 3. Fitted on a Xeon: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).
     """
-    rows = kernel.tile[0]
-    return _estimated_cycles(kernel, m, n, k, parts, lambda panels: max(
+    return _estimated_cycles(kernel, m, n, k, parts, lambda rows, panels: max(
         (4 * rows * panels * parts + 3 * panels * parts + 2 * rows) / rate, 4, _stream(rows, panels, m)))
 
 

@@ -247,9 +247,8 @@ def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
     """Merge the tables [outputs, taps] of several axes into one table."""
     outer = np.zeros((1, 1), np.int64)
     for axis in axes:
-        sums = outer[:, None, :, None] + axis[None, :, None, :]
-        outer = np.where(sums < 0, INVALID, sums).reshape(outer.shape[0] * axis.shape[0],
-                                                          outer.shape[1] * axis.shape[1])
+        sums = _offsets(outer, axis)
+        outer = np.where(sums < 0, INVALID, sums)
     return outer
 
 
