@@ -121,10 +121,8 @@ def _attribute(x: Any, where: str) -> FileAttribute:
 
 def attribute_value(type: str, value: Any, where: str) -> Any:
     """Convert `value` to the attribute type `type`; lists become tuples. Raises ParseError for any other value."""
-    if type == "s64[]":
-        return _integers(value, where, -(2**63), 2**63 - 1)
-    if type == "f32[]":
-        return tuple(_number(v, where) for v in _list(value, where))
+    if type.endswith("[]"):
+        return tuple(attribute_value(type.removesuffix("[]"), v, where) for v in _list(value, where))
     if type == "string":
         return _string(value, where)
     if type == "bool":

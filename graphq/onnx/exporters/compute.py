@@ -21,12 +21,11 @@ FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
 ROWS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "bit_cast": ("BitCast", lambda a: {"to": element_of(a["dtype"])}),
-    "cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
+    **dict.fromkeys(("cast", "type_cast"), ("Cast", lambda a: {"to": element_of(a["dtype"])})),
     "conv_integer": ("ConvInteger", lambda a: {"group": a["groups"], **_windows(a)}),
     "gelu": ("Gelu", lambda a: {"approximate": "none" if a["mode"] == "gelu_erf" else "tanh"}),
     "rms_norm": ("RMSNormalization", lambda a: {"axis": a["begin_norm_axis"], "epsilon": a["epsilon"]}),
     "static_transpose": ("Transpose", lambda a: {"perm": [k % len(a["order"]) for k in a["order"]]}),
-    "type_cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
 }
 """Operations that become one operator with the same operands: the operator, and its attributes from the operation's."""
 
