@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
             with bars(False):  # no bars, because the lines of `verdicts` show the progress
                 validate(source, steps, verdicts)
     except PassError as error:
-        verdicts.wrong(error.name)
+        verdicts.line(error.name, "WRONG")
         write(options, str(error), {"graph": None, "near_misses": [], "changes": watch.changes,
                                     "fault": {"pass": error.name, "message": str(error), "test": error.test}})
         return 1
@@ -104,25 +104,20 @@ class _Verdicts:
             self.graph, self.at, self.graphs = graph, 0, self.graphs + 1
             types = ", ".join(f"{graph.label(v)}: {v.type}" for v in graph.inputs)
             print(f"graph {graph.name}({types})", file=self.file, flush=True)
-        while self.at < len(self.steps) - 1 and not self._within(step):
+        while self.at < len(self.steps) - 1 and step is not (now := self.steps[self.at]) and not (
+                isinstance(now, Fixpoint) and step in now.passes):
             self.at += 1
         inner = self.steps[self.at] is not step
         self.checked += bool(count)
         if count or not inner:
-            self._line(pass_name(step), f"{counted(count, 'change')}, numbers are right" if count else "no change")
-
-    def wrong(self, name: str) -> None:
-        self._line(name, "WRONG")
+            self.line(pass_name(step), f"{counted(count, 'change')}, numbers are right" if count else "no change")
 
     def end(self) -> str:
         """The last line: the number of changes and of graphs that were checked."""
         return f"numbers are right after each of {counted(self.checked, 'change')} of {counted(self.graphs, 'graph')}"
 
-    def _within(self, step: Pass) -> bool:
-        now = self.steps[self.at]
-        return now is step or isinstance(now, Fixpoint) and step in now.passes
-
-    def _line(self, name: str, verdict: str) -> None:
+    def line(self, name: str, verdict: str) -> None:
+        """Print the verdict on a pass."""
         done = WIDTH * (self.at + 1) // len(self.steps)
         print(f"[{'#' * done}{'.' * (WIDTH - done)}] {self.at + 1}/{len(self.steps)} {name}: {verdict}", file=self.file,
               flush=True)
