@@ -12,7 +12,7 @@ Reports show symbols for open sizes instead of numbers, if `symbolic` can make t
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -79,12 +79,8 @@ def stages(graph: Graph) -> Stages:
             late.add(node)
     head, tail = [n for n in head if n not in late], [n for n in graph.nodes if n in late]
     names = dict(_named(graph))
-    first, second = _interface(graph, [*cut, *tail]), _interface(graph, tail)
-    made, decided = _results(head), _results(cut)
-    last = dict.fromkeys(v for v in graph.outputs if v.node in set(tail))
-    return Stages(_part(graph, head, [v for v in first if v in made], names),
-                  _part(graph, cut, [v for v in second if v in decided], names),
-                  _part(graph, tail, list(last), names), tuple(names[v] for v in graph.outputs),
+    return Stages(_part(graph, head, [*cut, *tail], names), _part(graph, cut, tail, names),
+                  _part(graph, tail, [], names), tuple(names[v] for v in graph.outputs),
                   {names[v]: v.data for v in graph.outputs if v.data is not None})
 
 
@@ -98,19 +94,16 @@ def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
         yield v, name
 
 
-def _interface(graph: Graph, later: Iterable[Node]) -> dict[Value, None]:
-    return dict.fromkeys((*(v for n in later for v in n.operands), *graph.outputs))
+def _part(graph: Graph, nodes: list[Node], later: list[Node], names: dict[Value, str]) -> Graph:
+    """Copy nodes and their constants into a new graph. Values of other nodes become inputs.
 
-
-def _results(nodes: Iterable[Node]) -> set[Value]:
-    return {v for n in nodes if n.op.name != "constant" for v in n.outputs}
-
-
-def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
-    """Copy nodes and their constants into a new graph. Values of other nodes become inputs."""
+    The outputs are the results that `later` nodes read or that the graph returns, without constants.
+    """
+    own = set(nodes)
+    read = dict.fromkeys((*(v for n in later for v in n.operands), *graph.outputs))
+    outputs = [v for v in read if v.node in own and v.maker.op.name != "constant"]
     part, new = part_of(nodes, outputs, names, graph.name)
     makers = {names[v]: v.node for v in new if v.node is not None and new[v].node is None}
-    own = set(nodes)
     users = {names[v]: u for v in outputs for u in reversed(v.users) if u not in own}
     part.meta = {STAGES: {name: graph.describe(node) for name, node in (makers | users).items()}}
     return part
