@@ -1,150 +1,186 @@
 """Trigonometric and hyperbolic functions and their inverses (ONNX), with the same bits on every CPU.
 
-All are computed in f64 by basic IEEE operations and rounded to f32 once: NumPy's own functions differ between CPUs. The
-f64 results are within 4 units in the last place, so that an f32 result is the nearest f32 except very near to halves.
+References and kernels run the same f64 operations and round to f32 once. The f64 results are within a few units in the
+last place, so an f32 result is the nearest f32, except very near to halves. Series are Taylor's.
 """
+import functools
 import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 
-import numpy as np
-
-from graphq.ops.eltwise import unary_f64
+from graphq.ir import Op
+from graphq.kernels.lanes.elementary import power_of_two, with_sign
+from graphq.kernels.lanes.epilogues import evaluate
+from graphq.kernels.lanes.expression import Expr, const, load, minimum, op, select
+from graphq.ops.eltwise import unary_f32
 from graphq.ops.rules import Array
 
-_TWO_BY_PI = int("A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561", 16)
-"""2**256 * 2 / pi."""
-_WORDS = [_TWO_BY_PI >> 162 - e & 2**96 - 1 for e in range(-24, 105)]
-_HIGH, _LOW = (np.array(words, np.uint64) for words in ([w >> 32 for w in _WORDS], [w % 2**32 for w in _WORDS]))
-"""By exponent e from -24 on: (2**e * 2 / pi mod 4) * 2**94, its upper 64 and lower 32 bits."""
+_ONE_BY_PI = int("A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561", 16)
+"""2**257 / pi."""
 
+
+_GROUPS = range(0, 105, 26)
+_PARTS = [[math.ldexp(_ONE_BY_PI >> 257 - group - last & 2**count - 1, -group - last) for group in _GROUPS]
+          for last, count in ((0, 26), (26, 26), (52, 26), (105, 53))]
+"""Four consecutive parts of 1 / pi, for f32 below 2**24, 2**50, 2**76, 2**102 and 2**128.
+
+The bits before a group's parts contribute whole turns only.
+"""
 _FACTORIALS = [1 / math.factorial(k) for k in range(24)]
-_ODD = [1 / (2 * k + 1) for k in range(16)]
-
-
+_ODD = [1 / (2 * k + 1) for k in range(14)]
+_SINE = [float((-1)**k * Fraction(math.pi)**(2 * k + 1) / math.factorial(2 * k + 1)) for k in range(11)]
 _LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
 """The sum is ln 2; products of the first with integers below 2**20 are exact."""
 
 
-def _series(x: Array, coefficients: list[float]) -> Array:
+def _series(x: Expr, coefficients: Sequence[float]) -> Expr:
     """A polynomial by Horner's rule; the coefficient of the lowest power comes first."""
-    y = np.full_like(x, coefficients[-1])
+    y = const(coefficients[-1], "f64")
     for c in coefficients[-2::-1]:
         y = y * x + c
     return y
 
 
-def _turn(src: Array) -> tuple[Array, Array]:
-    """The sine and the cosine of `src` (Payne and Hanek's reduction).
+def _sine(x: Expr, turns: float) -> Expr:
+    """Compute sin(x + pi * turns) in f64, for turns of 0 or 1/2.
 
-    An f32 is m * 2**e with |m| < 2**24. Products of m with the words of 2**e * 2 / pi wrap at 4 quarter turns.
+    The products of x with 26 bits of 1 / pi are exact, and so are the sums of the first two: no f32 is so near to a
+    multiple of pi that the rest loses digits (Payne and Hanek's reduction).
     """
-    near = np.abs(src) < 0.75
-    m, e = np.frexp(np.where(near | ~np.isfinite(src), 1, np.abs(src)))
-    whole = (m * 2.0**24).astype(np.uint64)
-    rest = whole * _LOW[e]
-    turn = whole * _HIGH[e] + (rest >> np.uint64(32))
-    quarter = np.where(near, np.uint64(0), (turn + np.uint64(2**61)) >> np.uint64(62))
-    part = (turn - (quarter << np.uint64(62))).view(np.int64) * 2.0**-62 + (rest & np.uint64(2**32 - 1)) * 2.0**-94
-    angle = np.where(near, src, part * (math.pi / 2) * np.sign(src) + (src - src))  # NaN for infinities
-    square = -angle * angle
-    sine, cosine = angle * _series(square, _FACTORIALS[1:18:2]), _series(square, _FACTORIALS[0:18:2])
-    at = np.where(src < 0, 4 - quarter, quarter).astype(np.int64) % 4
-    return np.choose(at, [sine, cosine, -sine, -cosine]), np.choose(at, [cosine, -sine, -cosine, sine])
+    size, parts = op("abs", x), []
+    for first, *others in _PARTS:
+        part = const(first, "f64")
+        for group, bits in zip(_GROUPS, others, strict=False):
+            part = select(size >= 2.0**(group + 24), const(bits, "f64"), part)
+        parts.append(op("to_f64", x) * part)
+    a, b, c, d = parts
+    exact = a - op("rint", a * 0.5) * 2.0 + b + turns
+    whole = op("rint", exact + c)  # below 2**24
+    rest = exact - whole + c + d
+    y = rest * _series(rest * rest, _SINE)
+    return select(op("eq", op("and", op("round_s32", op("to_f32", whole)), 1), 0), y, -y)
 
 
-def _atan(x: Array) -> Array:
-    """The angle is halved twice by tan(a / 2) = tan(a) / (1 + sqrt(1 + tan(a)**2)), then a series sums it."""
-    t = np.abs(x)
-    z = np.where(t > 1, 1 / t, t)
-    for _ in range(2):
-        z = z / (1 + np.sqrt(1 + z * z))
-    y = 4 * z * _series(-z * z, _ODD)
-    return np.copysign(np.where(t > 1, math.pi / 2 - y, y), x)
+def _or_small(y: Expr, x: Expr) -> Expr:
+    """`x` if it is so small that it is the nearest f32 to its sine and its tangent, otherwise the f64 `y`."""
+    return select(op("abs", x) < 2.0**-12, x, op("to_f32", y))
 
 
-def _log1p(x: Array) -> Array:
-    """The logarithm of 1 + x: of its power of two, and of the rest m by 2 * atanh((m - 1) / (m + 1))."""
-    u = 1 + x
-    m, e = np.frexp(u)
-    low = m < math.sqrt(0.5)
-    m, e = np.where(low, m + m, m), e - low
-    z = (m - 1) / (m + 1)
-    y = e * _LN2_HIGH + (2 * z * _series(z * z, _ODD) + (e * _LN2_LOW + (x - (u - 1)) / u))
-    return np.where(u < math.inf, np.where(u >= 0, y, math.nan), u)
+def _angle(y: Expr, x: Expr) -> Expr:
+    """The angle in [0, pi/2] whose tangent is y / x, for numbers from 0 on.
+
+    It is taken from pi/2 if y > x. The rest is turned back by pi/6 if it is nearer to pi/6 than to 0.
+    """
+    steep = y > x
+    y, x = select(steep, x, y), select(steep, y, x)
+    turned, slope = y > x * (2 - math.sqrt(3)), 1 / math.sqrt(3)  # the tangents of pi / 12 and pi / 6
+    z = select(turned, y - x * slope, y) / select(turned, x + y * slope, x)
+    angle = select(turned, const(math.pi / 6, "f64"), const(0, "f64")) + z * _series(-(z * z), _ODD)
+    return select(steep, math.pi / 2 - angle, angle)
 
 
-def _exp(x: Array) -> Array:
-    """The exponential of x >= 0, infinite from 800 on."""
-    x = np.minimum(x, 800)
-    n = np.rint(x / math.log(2))
-    return np.ldexp(_series(x - n * _LN2_HIGH - n * _LN2_LOW, _FACTORIALS[:16]), n.astype(np.int32))
+def _log1p(x: Expr) -> Expr:
+    """The logarithm of 1 + x = 2**e * m: e * ln 2 + 2 * atanh((m - 1) / (m + 1)). NaN for x < -1."""
+    u = x + 1.0
+    scaled = u * 2.0**-32  # in the range of f32
+    e = op("sar", op("as_s32", op("to_f32", scaled)) - 0x3F3504F3, 23)  # sqrt(1/2) is the least m
+    f = select(op("eq", e, -32), x, scaled * op("to_f64", power_of_two(0 - e)) - 1.0)
+    z, e = f / (f + 2.0), op("to_f64", e + 32)
+    y = e * _LN2_HIGH + (z * 2.0 * _series(z * z, _ODD[:11]) + e * _LN2_LOW)
+    return select(u < math.inf, select(u >= 0.0, y, const(math.nan, "f64")), u)
 
 
-@unary_f64(onnx="Sin")
-def sin(src: Array) -> Array:
+def _exp(size: Expr) -> Expr:
+    """The exponential of an f32 from 0 on; beyond 100, the exponential of 100."""
+    x = op("to_f64", minimum(100.0, size))
+    n = op("rint", x * (1 / (_LN2_HIGH + _LN2_LOW)))
+    y = _series(x - n * _LN2_HIGH - n * _LN2_LOW, _FACTORIALS[:14])
+    whole = op("round_s32", op("to_f32", n))
+    half = op("sar", whole, 1)
+    return y * op("to_f64", power_of_two(half)) * op("to_f64", power_of_two(whole - half))
+
+
+def _formula(f: Callable[[Expr], Expr]) -> Op:
+    """Declare the operation whose reference and kernels evaluate an expression."""
+
+    @functools.wraps(f)
+    def run(src: Array) -> Array:
+        return evaluate(f(load(0, "f32", "vector")), None, [src])
+
+    return unary_f32(lanes=f, onnx=f.__name__.capitalize())(run)
+
+
+@_formula
+def sin(src: Expr) -> Expr:
     """The sine, of radians (ONNX Sin)."""
-    return _turn(src)[0]
+    return _or_small(_sine(src, 0.0), src)
 
 
-@unary_f64(onnx="Cos")
-def cos(src: Array) -> Array:
+@_formula
+def cos(src: Expr) -> Expr:
     """The cosine, of radians (ONNX Cos)."""
-    return _turn(src)[1]
+    return op("to_f32", _sine(src, 0.5))
 
 
-@unary_f64(onnx="Tan")
-def tan(src: Array) -> Array:
+@_formula
+def tan(src: Expr) -> Expr:
     """The tangent, of radians (ONNX Tan)."""
-    sine, cosine = _turn(src)
-    return sine / cosine
+    return _or_small(_sine(src, 0.0) / _sine(src, 0.5), src)
 
 
-@unary_f64(onnx="Asin")
-def asin(src: Array) -> Array:
+@_formula
+def asin(src: Expr) -> Expr:
     """The angle in [-pi/2, pi/2] whose sine is `src` (ONNX Asin). NaN outside [-1, 1]."""
-    return _atan(src / np.sqrt((1 - src) * (1 + src)))
+    t = op("to_f64", op("abs", src))
+    return with_sign(op("to_f32", _angle(t, op("sqrt", (1.0 - t) * (t + 1.0)))), src)
 
 
-@unary_f64(onnx="Acos")
-def acos(src: Array) -> Array:
+@_formula
+def acos(src: Expr) -> Expr:
     """The angle in [0, pi] whose cosine is `src` (ONNX Acos). NaN outside [-1, 1]."""
-    return 2 * _atan(np.sqrt((1 - src) / (1 + src)))
+    t = op("to_f64", src)
+    return op("to_f32", _angle(op("sqrt", 1.0 - t), op("sqrt", t + 1.0)) * 2.0)
 
 
-@unary_f64(onnx="Atan")
-def atan(src: Array) -> Array:
+@_formula
+def atan(src: Expr) -> Expr:
     """The angle in [-pi/2, pi/2] whose tangent is `src` (ONNX Atan)."""
-    return _atan(src)
+    return with_sign(op("to_f32", _angle(op("to_f64", op("abs", src)), const(1, "f64"))), src)
 
 
-@unary_f64(onnx="Sinh")
-def sinh(src: Array) -> Array:
+@_formula
+def sinh(src: Expr) -> Expr:
     """The hyperbolic sine, `(exp(src) - exp(-src)) / 2` (ONNX Sinh)."""
-    e = _exp(np.abs(src))
-    return np.where(np.abs(src) < 1, src * _series(src * src, _FACTORIALS[1::2]), np.copysign((e - 1 / e) / 2, src))
+    t = op("to_f64", op("abs", src))
+    e = _exp(op("abs", src))
+    y = select(t < 1.0, t * _series(t * t, _FACTORIALS[1:22:2]), (e - 1.0 / e) * 0.5)
+    return with_sign(op("to_f32", y), src)
 
 
-@unary_f64(onnx="Cosh")
-def cosh(src: Array) -> Array:
+@_formula
+def cosh(src: Expr) -> Expr:
     """The hyperbolic cosine, `(exp(src) + exp(-src)) / 2` (ONNX Cosh)."""
-    e = _exp(np.abs(src))
-    return (e + 1 / e) / 2
+    e = _exp(op("abs", src))
+    return op("to_f32", (e + 1.0 / e) * 0.5)
 
 
-@unary_f64(onnx="Asinh")
-def asinh(src: Array) -> Array:
+@_formula
+def asinh(src: Expr) -> Expr:
     """The number whose hyperbolic sine is `src` (ONNX Asinh)."""
-    t = np.abs(src)
-    return np.copysign(np.where(np.isinf(t), t, _log1p(t + t * t / (1 + np.sqrt(1 + t * t)))), src)
+    t = op("to_f64", op("abs", src))
+    r = 1.0 / t
+    return with_sign(op("to_f32", _log1p(t + t / (op("sqrt", r * r + 1.0) + r))), src)
 
 
-@unary_f64(onnx="Acosh")
-def acosh(src: Array) -> Array:
+@_formula
+def acosh(src: Expr) -> Expr:
     """The number from 0 on whose hyperbolic cosine is `src` (ONNX Acosh). NaN below 1."""
-    return _log1p((src - 1) + np.sqrt(src - 1) * np.sqrt(src + 1))
+    t = op("to_f64", src) - 1.0
+    return op("to_f32", _log1p(t + op("sqrt", t) * op("sqrt", t + 2.0)))
 
 
-@unary_f64(onnx="Atanh")
-def atanh(src: Array) -> Array:
+@_formula
+def atanh(src: Expr) -> Expr:
     """The number whose hyperbolic tangent is `src` (ONNX Atanh). Infinite at -1 and 1, NaN beyond."""
-    t = np.abs(src)
-    return np.copysign(_log1p((t + t) / (1 - t)) / 2, src)
+    t = op("to_f64", op("abs", src))
+    return with_sign(op("to_f32", _log1p((t + t) / (1.0 - t)) * 0.5), src)

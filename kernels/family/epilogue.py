@@ -15,6 +15,7 @@ from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value, keywords, makers_of,
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary, quantizing
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, minimum, op, select, walk
+from graphq.kernels.lanes.quantizing import F8
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,7 @@ class EpilogueBuilder:
         a, axis = node.attrs, self.axis(node)
         if any(a["zps"] or ()):
             x = x - self.parameter(a["zps"], "s32", axis)
-        return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
+        return as_f32(x) * self.parameter(a["scales"], "f32", axis)
 
 
 def of_bytes(y: Expr) -> bool:
@@ -143,7 +144,7 @@ def _undoes(dequantize: Node, node: Node) -> bool:
         return axis, tuple(np.asarray(a["scales"], np.float32)), tuple(a["zps"] or [0] * len(a["scales"]))
 
     return node.op.name == "quantize" and node.attrs["dtype"] == next(dequantize.operands).dtype \
-        and parameters(node) == parameters(dequantize) \
+        and node.attrs["dtype"].kind == "int" and parameters(node) == parameters(dequantize) \
         and all(2.0**-100 < s < 2.0**100 for s in node.attrs["scales"])
 
 
@@ -167,11 +168,18 @@ def lane_wise_operations() -> list[str]:
     return [name for name, x in OPS.items() if x.lanes is not None or name in CONVERSIONS]
 
 
+def as_f32(x: Expr) -> Expr:
+    """Convert a loaded integer to f32. Small floats are f32 once they are loaded."""
+    return op("to_f32", x) if x.dtype == "s32" else x
+
+
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Convert to f32, or from f32 to integers: truncate towards zero, saturate, and turn NaN into 0."""
+    """Convert to f32, or from f32 to f8 or integers: saturate. Integers truncate towards zero, and NaN becomes 0."""
     x, dtype = args[0], node.attrs["dtype"]
     if dtype == "f32":
-        return op("to_f32", x)
+        return as_f32(x)
+    if dtype.name in F8:
+        return quantizing.quantize(x, 1.0, 0.0, dtype.name)
     inside = op("abs", x) < 2.0**31
     ends = select(x > 0.0, const(2**31 - 1, "s32"), select(x < 0.0, const(-2**31, "s32"), const(0, "s32")))
     y = select(inside, op("to_s32", select(inside, x, const(0.0))), ends)
@@ -179,12 +187,14 @@ def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """saturate(rint(y / s) + zp), as in the reference.
+    """saturate(rint(y / s) + zp), as in the reference. For f8, the quotient is not rounded to an integer.
 
     If y comes directly from an anchor's sum and the result has 8 bits, y * (1/s) replaces y / s. 1/s is rounded once
     from f64.
     """
     a, axis = node.attrs, e.axis(node)
+    if a["dtype"].name in F8:
+        return quantizing.quantize(args[0] / e.parameter(a["scales"], "f32", axis), 1.0, 0.0, a["dtype"].name)
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
     if e.anchored:
         expect_positive(scales)
@@ -207,7 +217,7 @@ def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Exp
     """(x - zp) * scale. For s32, x - zp can need 33 bits; two exact parts of it are added."""
     x, scale, *zps = args
     if not zps or zps[0] is None:
-        return op("to_f32", x) * scale
+        return as_f32(x) * scale
     zp, parts = zps[0], node.operand(2).dtype == "s32"
     low = op("to_f32", x - (op("and", zp, 0xFF) if parts else zp))
     return (op("fma", op("to_f32", op("sar", zp, 8)), -256.0, low) if parts else low) * scale
@@ -249,8 +259,6 @@ def refuses(node: Node) -> str | None:
             return f"kernels do not load {v.dtype}"
     if node.op.name in COMPARISONS and next(node.operands).dtype == "boolean":
         return "kernels do not compare booleans"
-    if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in quantizing.RANGES:
-        return f"kernels do not quantize to {node.attrs['dtype']}"
     if node.attrs.get("qtype") == "per_group":  # along each axis, a group must span one element or the whole axis
         shape, groups = node.output.shape, node.attrs["group_shape"]
         if shape is None or any(group not in (1, size) for group, size in zip(groups, shape, strict=True)):
@@ -258,7 +266,7 @@ def refuses(node: Node) -> str | None:
     if node.attrs.get("group_axis") is not None:
         return f"scales of groups along axis {node.attrs['group_axis']}"
     src, dtype = next(node.operands).dtype, node.output.dtype
-    known = src.name in INTEGERS and dtype == "f32" or src == "f32" and dtype.name in ("s8", "u8", "s32")
+    known = src.name in (*INTEGERS, *F8) and dtype == "f32" or src == "f32" and dtype.name in ("s8", "u8", "s32", *F8)
     return None if known or node.op.name != "cast" else f"kernels do not cast {src} to {dtype}"
 
 
@@ -319,6 +327,8 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: AnchorRule | None = None,
                     y = elementary.round_bf16(y)
                 case "f16":
                     y = op("round_f16", y)
+                case dtype if dtype in F8:
+                    y = elementary.small_float_value(elementary.small_float_bits(y, dtype), dtype)
                 case "u8" | "s8" | "u16" | "s16" as dtype:
                     y = quantizing.quantized(y, dtype)
         exprs[node.output] = y

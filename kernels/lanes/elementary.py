@@ -26,12 +26,12 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return y
 
 
-def _with_sign(size: Expr, sign: Expr) -> Expr:
+def with_sign(size: Expr, sign: Expr) -> Expr:
     """Combine the magnitude `size` with the sign bit of `sign`."""
     return op("as_f32", op("or", op("as_s32", size), op("and", op("as_s32", sign), _SIGN)))
 
 
-def _power_of_two(n: Expr) -> Expr:
+def power_of_two(n: Expr) -> Expr:
     """2**n for integers n from -126 to 127, made by placing n + 127 into the exponent bits."""
     return op("as_f32", op("shl", n + 127, 23))
 
@@ -63,7 +63,7 @@ def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 def _scale(x: Expr, n: Expr) -> Expr:
     """Compute x * 2**n for n from -252 to 128, as two products. Only the second can round a subnormal result."""
     half = op("sar", n, 1)
-    return x * _power_of_two(half) * _power_of_two(n - half)
+    return x * power_of_two(half) * power_of_two(n - half)
 
 
 _EXP = (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0)
@@ -108,8 +108,8 @@ def tanh(x: Expr) -> Expr:
     inner = _polynomial(square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
                                  -3.33332819422e-1)) * square * t + t
     r, n = _exp_reduced(minimum(20.0, t + t))  # if t + t >= 18, tanh is 1
-    outer = 1.0 - 2.0 / (_polynomial(r, _EXP) * _power_of_two(n) + 1.0)
-    return _with_sign(select(t < 0.625, inner, outer), x)
+    outer = 1.0 - 2.0 / (_polynomial(r, _EXP) * power_of_two(n) + 1.0)
+    return with_sign(select(t < 0.625, inner, outer), x)
 
 
 @define("f32 -> f32")
@@ -118,7 +118,7 @@ def sigmoid(x: Expr) -> Expr:
     # With t = exp(-|x|), the result is t / (1 + t) for x < 0, otherwise 1 / (1 + t), corrected by the rounding error of
     # 1 + t. 2**n may be subnormal, so t is computed with 2**(n + 64) and then multiplied by 2**-64.
     r, n = _exp_reduced(maximum(-104.0, -op("abs", x)))
-    t = _polynomial(r, _EXP) * _power_of_two(n + 64) * 2.0**-64
+    t = _polynomial(r, _EXP) * power_of_two(n + 64) * 2.0**-64
     total = t + 1.0
     y = select(x < 0.0, t, 1.0) / total
     return op("fma", y, (total - 1.0) - t, y)
@@ -135,7 +135,7 @@ def erf(x: Expr) -> Expr:
                             6.34846687e-1, 1.28717512e-1))
     r, n = _exp_reduced(-op("fma", outer, t, t))  # erf(t) = 1 - exp(-t - t * outer)
     e = _polynomial(r, (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0))
-    return _with_sign(select(t > 0.921875, 1.0 - e * _power_of_two(n), op("fma", inner, t, t)), x)
+    return with_sign(select(t > 0.921875, 1.0 - e * power_of_two(n), op("fma", inner, t, t)), x)
 
 
 def _split(x: Expr) -> tuple[Expr, Expr]:
@@ -219,7 +219,7 @@ def softplus(x: Expr, beta: Expr) -> Expr:
 def elu(x: Expr, alpha: Expr) -> Expr:
     """x if x >= 0, otherwise alpha * (exp(x) - 1)."""
     rest, p, n = _exp_rest(maximum(-40.0, x))
-    power = _power_of_two(n)
+    power = power_of_two(n)
     return select(x < 0.0, alpha * (power * (rest + p) + (power - 1.0)), x)
 
 
@@ -257,25 +257,32 @@ def round_bf16(x: Expr) -> Expr:
     return select(op("eq", x, x), kept, x)
 
 
-@define("s32 -> f32")
-def f16_value(bits: Expr) -> Expr:
-    """Convert f16 bits (0 to 0xFFFF) to a number, for CPUs without the instruction."""
-    # Exponent and mantissa bits, shifted to their position in an f32, are the number times 2**-112, even if the f16 is
-    # subnormal. The product with 2**112 is exact.
-    moved = op("shl", op("and", bits, 0x7FFF), 13)
-    special = moved >= 0x0F800000  # inf and NaN
-    size = select(special, op("as_f32", op("or", moved, 0x7F800000)), op("as_f32", moved) * 2.0**112)
-    return op("as_f32", op("or", op("as_s32", size), op("shl", op("and", bits, 0x8000), 16)))
+SMALL_FLOATS = {"f16": (15, 10, 112, 0x7C00, 0x7E00), "f8_e5m2": (7, 2, 112, 0x7C, 0x7E),
+                "f8_e4m3": (7, 3, 120, 0x7F, 0x7F)}
+"""By dtype: the place of the sign, the bits of the mantissa, how much smaller the bias of exponents is than in f32, the
+first code after the finite numbers (infinity, or NaN in a dtype without infinities), and a code of NaN."""
 
 
-@define("f32 -> s32")
-def f16_bits(x: Expr) -> Expr:
-    """Convert a number to the bits of the nearest f16, ties to even, for CPUs without the instruction."""
-    bits = op("as_s32", x)
+def small_float_value(bits: Expr, dtype: str) -> Expr:
+    """Convert the bits of a small float to a number."""
+    # Exponent and mantissa bits, shifted to their position in an f32, are the number times 2**-bias, even if the number
+    # is subnormal. The product with 2**bias is exact.
+    sign, mantissa, bias, top, _ = SMALL_FLOATS[dtype]
+    moved = op("shl", op("and", bits, 2**sign - 1), 23 - mantissa)
+    special = moved >= top << 23 - mantissa  # inf and NaN
+    size = select(special, op("as_f32", op("or", moved, 0x7F800000)), op("as_f32", moved) * 2.0**bias)
+    return op("as_f32", op("or", op("as_s32", size), op("shl", op("and", bits, 1 << sign), 31 - sign)))
+
+
+def small_float_bits(x: Expr, dtype: str) -> Expr:
+    """Convert a number to the bits of the nearest small float, ties to even."""
+    sign, mantissa, bias, top, nan = SMALL_FLOATS[dtype]
+    bits, dropped = op("as_s32", x), 23 - mantissa
     size = op("and", bits, 0x7FFFFFFF)
-    odd = op("and", op("shr", size, 13), 1)
-    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as in round_bf16; exponent biases differ by 112
-    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # adding 0.5 rounds to multiples of the smallest f16
-    kept = minimum(select(size < 0x38800000, small, normal), 0x7C00)
-    kept = select(op("eq", x, x), kept, 0x7E00)
-    return op("or", kept, op("and", op("shr", bits, 16), 0x8000))
+    odd = op("and", op("shr", size, dropped), 1)
+    normal = op("sar", size - (bias << 23) + (2**(dropped - 1) - 1) + odd, dropped)  # as in round_bf16
+    grid = const(2.0**(bias - 126 + dropped))  # adding it rounds to multiples of the smallest number
+    small = op("as_s32", op("as_f32", size) + grid) - op("as_s32", grid)
+    kept = minimum(select(size < bias + 1 << 23, small, normal), top)
+    kept = select(op("eq", x, x), kept, nan)
+    return op("or", kept, op("and", op("shr", bits, 31 - sign), 1 << sign))

@@ -11,7 +11,7 @@ from graphq.base.locks import lazy_property
 from graphq.errors import KernelError
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, lower, make, substitute, walk
 
-_NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
+_NUMPY = {"f32": np.float32, "f64": np.float64, "s32": np.int32, "bool": np.bool_}
 
 Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 Form = Literal["fast", "exact", "second_look"]

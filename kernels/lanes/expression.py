@@ -1,12 +1,12 @@
 """Lane-wise expressions: the computation of an output element, stated once for both NumPy and machine code.
 
-An `Expr` is a typed DAG of basic operations. Each basic operation is one IEEE f32 or wrapping s32 operation.
+An `Expr` is a typed DAG of basic operations. Each is one IEEE f32 or f64 operation, or one wrapping s32 operation.
 `epilogues.evaluate` computes an expression in NumPy, and `vector.emit` makes its machine code. Both perform the same
 operations in the same order, so results are equal bit for bit; only the payloads of NaNs can differ. Equal expressions
 are one object, so `==` compares identity.
 
-Operands and results in memory have a storage type: f32 s32 s8 u8 s16 u16 bf16 f16. Expressions have a compute type: f32
-s32 bool. Only look-ups take tables as operands.
+Operands and results in memory have a storage type: f32 s32 s8 u8 s16 u16 bf16 f16 f8_e4m3 f8_e5m2. Expressions have a
+compute type: f32 f64 s32 bool. Only look-ups take tables as operands.
 """
 import weakref
 from collections.abc import Callable, Mapping
@@ -27,9 +27,10 @@ ExprLike: TypeAlias = "Expr | float | int"
 STORAGE: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
     "s16": np.dtype(np.int16), "u16": np.dtype(np.uint16), "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f16": np.dtype(np.float16),
+    "f16": np.dtype(np.float16), "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
-COMPUTE: dict[str, str] = {"f32": "f32", "bf16": "f32", "f16": "f32",
+COMPUTE: dict[str, str] = {**dict.fromkeys(("f32", "bf16", "f16", "f8_e4m3", "f8_e5m2"), "f32"),
                            **dict.fromkeys(("s32", "s8", "u8", "s16", "u16"), "s32")}
 KINDS = ("vector", "row", "column", "scalar")
 TABLE = "table"
@@ -88,11 +89,11 @@ class Basic:
         return {tuple(args.split()): result.strip() for args, result in rules}
 
 
-_FLOAT, _FLOAT2 = "f32 -> f32", "f32 f32 -> f32"
-_SAME2 = "f32 f32 -> f32, s32 s32 -> s32"
+_FLOAT, _FLOAT2 = "f32 -> f32, f64 -> f64", "f32 f32 -> f32, f64 f64 -> f64"
+_SAME2 = f"{_FLOAT2}, s32 s32 -> s32"
 _INT2 = "s32 s32 -> s32"
 _LOGIC = "s32 s32 -> s32, bool bool -> bool"
-_COMPARE = "f32 f32 -> bool, s32 s32 -> bool"
+_COMPARE = "f32 f32 -> bool, f64 f64 -> bool, s32 s32 -> bool"
 
 
 def _min_u16(x: Any, y: Any) -> Any:
@@ -157,7 +158,7 @@ BASIC: dict[str, Basic] = {
     "high_s8": Basic("s32 -> s32", partial(_high, -128, 127)),
     "eq": Basic(_COMPARE, np.equal),
     "ne": Basic(_COMPARE, np.not_equal),
-    "select": Basic("bool f32 f32 -> f32, bool s32 s32 -> s32", np.where),
+    "select": Basic("bool f32 f32 -> f32, bool f64 f64 -> f64, bool s32 s32 -> s32", np.where),
     "and": Basic(_LOGIC, np.bitwise_and),
     "or": Basic(_LOGIC, np.bitwise_or),
     "xor": Basic(_LOGIC, np.bitwise_xor),
@@ -166,9 +167,10 @@ BASIC: dict[str, Basic] = {
     "shr": Basic(_INT2, lambda x, n: np.right_shift(*(np.asarray(a).view(np.uint32) for a in (x, n))).view(np.int32)),
     "as_f32": Basic("s32 -> f32", lambda x: np.asarray(x).view(np.float32)),
     "as_s32": Basic("f32 -> s32", lambda x: np.asarray(x).view(np.int32)),
-    "to_f32": Basic("s32 -> f32", lambda x: np.asarray(x).astype(np.float32)),
+    "to_f32": Basic("s32 -> f32, f64 -> f32", lambda x: np.asarray(x).astype(np.float32)),
+    "to_f64": Basic("s32 -> f64, f32 -> f64", lambda x: np.asarray(x).astype(np.float64)),
     "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
-    "round_f16": Basic(_FLOAT, lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
+    "round_f16": Basic("f32 -> f32", lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
     "round_s32": Basic("f32 -> s32", _round_s32),
     "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by low bytes
 }
@@ -203,7 +205,7 @@ def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
 
 
 def load(slot: int, dtype: str, kind: str) -> Expr:
-    """Load operand `slot` of storage type `dtype`. s8 and u8 become s32, bf16 and f16 become f32, exactly.
+    """Load operand `slot` of storage type `dtype`. Small integers become s32, small floats become f32, exactly.
 
     `kind` says how many elements the operand has: "vector" (one per output), "row" (one per row), "column" (one per
     column) or "scalar" (one for all outputs). An s8 or u8 operand may also be a "table" of 256 elements for the
@@ -217,6 +219,8 @@ def load(slot: int, dtype: str, kind: str) -> Expr:
 
 def const(value: Number, dtype: str = "f32") -> Expr:
     """A constant, rounded to f32 if `dtype` is "f32"."""
+    if dtype == "f64":
+        return make("const", (), dtype, float(value))
     if dtype == "f32":
         with np.errstate(over="ignore"):
             return make("const", (), dtype, float(np.float32(value)))

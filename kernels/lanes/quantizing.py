@@ -2,14 +2,18 @@
 from graphq.kernels.lanes.expression import BYTES, STORAGE, Expr, define, maximum, minimum, op
 
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}
+F8 = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0}
+"""The floats of 8 bits that kernels read and write, with their largest finite numbers."""
 
 
 def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> Expr:
     """Saturate rint(y * inv_scale) + zp to `dtype`. NaN gives zp.
 
     The result is an s32, and only its low bits are the number (see `quantized`). `zp` is an integer in f32, in the
-    range of `dtype`.
+    range of `dtype`. For f8 the result is an f32, not yet rounded, and NaN stays.
     """
+    if dtype in F8:
+        return maximum(-F8[dtype], minimum(F8[dtype], y * inv_scale))
     lo, hi = RANGES[dtype]
     return op("quantize_to", y, inv_scale, zp, lo, hi)
 

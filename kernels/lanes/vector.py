@@ -14,9 +14,9 @@ from llvmlite import ir
 
 from graphq.kernels.jit import Loop, Operand, Type, load_first, store_first, tail_mask
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, SLOT
-from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Value, c64, joined, vector
+from graphq.kernels.jit.values import F16, F32, F64, I1, I8, I16, I32, I64, Builder, Value, c64, joined, vector
 from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import STORAGE, TABLE, Expr, acc, load, lower, walk
+from graphq.kernels.lanes.expression import STORAGE, TABLE, Expr, acc, lower, walk
 from graphq.kernels.lanes.quantizing import RANGES
 from graphq.kernels.target.level import ByteTable
 
@@ -68,7 +68,7 @@ def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
     return joined([(table.address + offset).load(I8) for offset in offsets])
 
 
-COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
+COMPUTE_IR = {"f32": F32, "f64": F64, "s32": I32, "bool": I1}
 STORAGE_IR = {name: F32 if name == "f32" else ir.IntType(8 * kind.itemsize) for name, kind in STORAGE.items()}
 
 
@@ -108,6 +108,7 @@ EMIT: dict[str, Callable[..., Value]] = {
     "as_f32": lambda b, lanes, x: x.as_type(vector(F32, lanes)),
     "as_s32": lambda b, lanes, x: x.as_type(vector(I32, lanes)),
     "to_f32": lambda b, lanes, x: x.to_float(vector(F32, lanes)),
+    "to_f64": lambda b, lanes, x: x.to_float(vector(F64, lanes)),
     "to_s32": lambda b, lanes, x: x.to_int(vector(I32, lanes)),
     "round_f16": lambda b, lanes, x: widen(b, narrow(b, x, "f16", lanes), "f16", lanes),
     "round_s32": _round,
@@ -166,8 +167,8 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
             return x.sext(vector(I32, lanes))
         case "bf16":
             return (x.zext(I32) << 16).as_type(vector(F32, lanes))
-        case "f16" if _emulates_f16(builder, lanes):
-            return emit(builder, elementary.f16_value(acc()), lanes, lambda _: x.zext(I32))
+        case "f8_e4m3" | "f8_e5m2" | "f16" if dtype != "f16" or _emulates_f16(builder, lanes):
+            return emit(builder, elementary.small_float_value(acc(), dtype), lanes, lambda _: x.zext(I32))
         case "f16":
             return x.as_type(vector(F16, lanes)).to_float(vector(F32, lanes))
     return x
@@ -178,8 +179,9 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
     match dtype:
         case "u8" | "s8" | "u16" | "s16":
             return x.trunc(STORAGE_IR[dtype])
-        case "f16" if _emulates_f16(builder, lanes):
-            return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
+        case "f8_e4m3" | "f8_e5m2" | "f16" if dtype != "f16" or _emulates_f16(builder, lanes):
+            bits = emit(builder, elementary.small_float_bits(acc("f32"), dtype), lanes, lambda _: x)
+            return bits.trunc(STORAGE_IR[dtype])
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
         case "bf16":  # instructions that do this would flush subnormals

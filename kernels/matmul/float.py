@@ -85,5 +85,5 @@ def _widen_f16(b: Builder, x: Value) -> tuple[Value, Value]:
 def _emulate_f16(b: Builder, x: Value) -> tuple[Value, Value]:
     lanes = x.type.count
     low, high = x & 0xFFFF, x.shr(16)
-    value = elementary.f16_value(acc())
+    value = elementary.small_float_value(acc(), "f16")
     return emit(b, value, lanes, lambda _: low), emit(b, value, lanes, lambda _: high)

@@ -136,8 +136,8 @@ def test_every_rule_fuses_and_no_other_op_does(name):
 
 
 @pytest.mark.parametrize("statements,inputs,reason", [
-    ("%0 = dequantize(x, scales=[0.5])\n return %0", "x: f8_e4m3[4,6]", "kernels do not load f8_e4m3"),
-    ("%0 = quantize(x, dtype=f8_e5m2, scales=[0.5])\n return %0", "x: f32[4,6]", "kernels do not quantize to f8_e5m2"),
+    ("%0 = cast(x, dtype=f32)\n return %0", "x: s64[4,6]", "kernels do not load s64"),
+    ("%0 = cast(x, dtype=u16)\n return %0", "x: f32[4,6]", "kernels do not cast f32 to u16"),
 ])
 def test_refusals(statements, inputs, reason):
     g, (refusal,) = fused(statements, inputs)

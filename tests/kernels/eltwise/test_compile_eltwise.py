@@ -75,6 +75,32 @@ def test_integers_become_floats(width, dtype):
     np.testing.assert_array_equal(y, x.astype(np.float32) * np.float32(0.5))
 
 
+def test_f8_in_memory_and_between_operations_equals_the_reference(width):
+    """All codes are read. Numbers lie on and near ties, and beyond the range."""
+    for name in ("f8_e4m3", "f8_e5m2"):
+        dtype = gq.dtypes.as_dtype(name).numpy
+        codes = np.arange(256, dtype=np.uint8).view(dtype)
+        numbers = codes.astype(np.float32)
+        ties = (numbers + np.roll(numbers, 1)) / 2
+        x = np.concatenate([SPECIAL, numbers * 3, *(np.nextafter(ties, np.float32(to)) for to in (-1e9, 1e9)), ties])
+        g = gq.Graph()
+        given = g.input("x", shape=x.shape, dtype="f32")
+        quantized = g.quantize(given, dtype=name, scales=[1.0])
+        g.output(g.cast(given, dtype=name))
+        g.output(quantized)
+        g.output(g.dynamic_quantize(given, g.input("scale", shape=(1,), dtype="f32"), dtype=name))
+        g.output(g.quantize(g.sqrt(g.dequantize(quantized, scales=[1.0])), dtype=name, scales=[1.0]))
+        g.output(g.dequantize(g.input("codes", shape=(256,), dtype=name), scales=[0.3]))
+        inputs = {"x": x, "codes": codes, "scale": np.float32([0.25])}
+        with np.errstate(all="ignore"):
+            want = gq.reference(g, inputs)
+        got = gq.compile(g, isa=width, strict=True)(inputs)
+        for y, expected in zip(got.values(), want.values(), strict=True):
+            np.testing.assert_array_equal(y.astype(np.float32), expected.astype(np.float32))
+            number = expected == expected
+            np.testing.assert_array_equal(y[number].view(np.uint8), expected[number].view(np.uint8))
+
+
 def test_floats_become_integers_within_a_chain(width):
     """Towards zero, beyond s32 its nearest end, of NaN 0."""
     x = np.concatenate([SPECIAL, np.float32([2**31, -2**31, 2**31 - 128, -2**31 - 256, 7.9, -7.9])])

@@ -78,7 +78,7 @@ def test_what_an_anchor_reads_by_itself_need_not_fit_its_result(c, chain):
     ("f32[3]", "%1 = static_transpose(%0, order=[1,0])\n return %1", "no lane-wise rule for static_transpose"),
     ("f32[3]", "%1 = less(%0, c)\n return %1", "kernels do not store boolean"),
     ("boolean[3]", "%1 = equal(c, c)\n %2 = select(%1, %0, %0)\n return %2", "kernels do not compare booleans"),
-    ("f32[3]", "%1 = quantize(%0, dtype=f8_e4m3, scales=[0.5])\n return %1", "kernels do not quantize to f8_e4m3"),
+    ("f32[3]", "%1 = cast(%0, dtype=u16)\n return %1", "kernels do not cast f32 to u16"),
     ("f32[3]", "%1 = add(c, b)\n return %1", "the result f32[3] does not have the shape [4, 3]"),
 ])
 def test_reasons(c, chain, said):

@@ -53,7 +53,7 @@ def ulps(got, exact):
 
 def test_every_function_is_tried():
     functions = {name for name in vars(elementary) if name in DEFINITIONS}
-    others = {"hard_sigmoid", "hard_swish", "round_bf16", "f16_value", "f16_bits"}
+    others = {"hard_sigmoid", "hard_swish", "round_bf16"}
     assert functions - others == EXACT.keys() | {name for name, *_ in COMPOSITE}, "a function has a line in a list"
 
 
@@ -125,18 +125,21 @@ def test_edges(name, x, expected):
     np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(np.array(expected)[numbers]))
 
 
-def test_f16_by_integers_is_f16():
-    half = np.arange(65_536, dtype=np.uint16).view(np.float16)
+@pytest.mark.parametrize("dtype", elementary.SMALL_FLOATS)
+def test_small_floats_by_integers(dtype):
+    type_ = STORAGE[dtype]
+    codes = np.arange(256**type_.itemsize, dtype=f"u{type_.itemsize}")
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        number = half == half
-    got = evaluate(elementary.f16_value(load(0, "s32", "vector")), None, [half.view(np.uint16).astype(np.int32)])
-    np.testing.assert_array_equal(got[number].view(np.int32), half[number].astype(np.float32).view(np.int32))
+        expected = codes.view(type_).astype(np.float32)
+    number = expected == expected
+    got = evaluate(elementary.small_float_value(load(0, "s32", "vector"), dtype), None, [codes.astype(np.int32)])
+    np.testing.assert_array_equal(got[number].view(np.int32), expected[number].view(np.int32))
     assert np.isnan(got[~number]).all()
 
     x = np.concatenate([all_over_f32(4093), (np.arange(-3, 4) + np.arange(0, 2**32, 0x1000)[:, None]).astype(np.uint32)
                         .ravel().view(np.float32)])  # every tie and its neighbors
-    bits = evaluate(elementary.f16_bits(X), None, [x]).astype(np.uint16)
+    bits = evaluate(elementary.small_float_bits(X, dtype), None, [x]).astype(codes.dtype)
     with np.errstate(all="ignore"):
-        expected, number = x.astype(np.float16), x == x
-    np.testing.assert_array_equal(bits[number], expected[number].view(np.uint16))
-    assert np.isnan(bits[~number].view(np.float16)).all()
+        expected, number = x.astype(type_), x == x
+    np.testing.assert_array_equal(bits[number], expected[number].view(codes.dtype))
+    assert np.isnan(bits[~number].view(type_).astype(np.float32)).all()
