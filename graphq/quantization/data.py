@@ -37,7 +37,7 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
     try:
         function = named_object(text)
         signature(function).bind()
-    except (ImportError, AttributeError, SyntaxError, TypeError) as e:
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as e:
         raise InputError(f"data {text} must be a function without required arguments: {e}") from None
     return list(checked_batches(function(), graph))
 

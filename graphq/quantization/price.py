@@ -127,7 +127,7 @@ class Price:
         input is quantized in any case, and then the integers are stored instead of both.
         """
         layers, found = {p.node for p in products(self.sized)}, {}
-        for x in map(values_by_name(self.sized).__getitem__, stored_between(self.sized)):
+        for x in map(values_by_name(self.sized).__getitem__, stored_between(self.graph)):
             once = not layers.isdisjoint(x.users) and all(n in layers or n.op.elementwise for n in x.users)
             found[str(x.name)] = (-1 if once else 1) * (x.type.size if x.type.known else 0)
         return found

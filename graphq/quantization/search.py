@@ -9,6 +9,7 @@ import numpy as np
 from graphq.base.progress import progress
 from graphq.errors import GraphError
 from graphq.quantization import tuned
+from graphq.quantization.between import quantized_between
 from graphq.quantization.estimate import GOOD
 from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, wider, with_scheme
 from graphq.quantization.trials import Trials
@@ -63,7 +64,7 @@ class Search(Trials):
         self.curve = falling([*self.frontier(self.local()), self.point(self.uniform(Candidate("min_max")))])
         between = [name for name, elements in self.price.stored.items() if elements < 0]
         changes = [{"weight_bits": 7}] * (narrow and self.level.sorts) + [
-            {"between": (*self.given.between, *between)}] * bool(between)
+            {"between": tuple(dict.fromkeys((*self.given.between, *between)))}] * bool(between)
         for change in changes:
             for p in [*self.curve]:
                 faster = with_scheme(p.setting, **change)
@@ -77,7 +78,13 @@ class Search(Trials):
                 return chosen.setting
 
     def point(self, setting: Setting, most: float = np.inf) -> Point:
-        """The point of a setting; its loss is a lower bound if it is above `most`."""
+        """The point of a setting, without values between layers that stay in f32 (`quantized_between`).
+
+        Its loss is a lower bound if it is above `most`.
+        """
+        between = tuple(quantized_between(self.graph, setting.scheme))
+        if between != setting.scheme.between:
+            setting = with_scheme(setting, between=between)
         return Point(setting, self.price.time(setting), self.loss(setting, most))
 
     def local(self) -> Setting:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from graphq.errors import GraphError
 from graphq.ir import ONNX_NAME, Graph, Value, choice, new_name, reached, sources
-from graphq.quantization.between import stored_between
+from graphq.quantization.between import quantized_between, stored_between
 from graphq.quantization.bodies import around, with_bodies
 from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.scheme import Scheme
@@ -44,18 +44,20 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
             names = choice(name, (n for n, v in values.items() if v in read))
             raise GraphError(f"scheme: limits name '{name}', but this tensor is not quantized: no quantized layer "
                              f"reads it, and it is not stored between layers{names}")
-    return replace(scheme, exclude=exclude, wide=selected(graph, scheme.wide),
-                   wide_weights=selected(graph, scheme.wide_weights), between=_between_products(graph, scheme.between))
+    made = replace(scheme, exclude=exclude, wide=selected(graph, scheme.wide),
+                   wide_weights=selected(graph, scheme.wide_weights))
+    return replace(made, between=_between_products(graph, made))
 
 
-def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    every = stored_between(graph) if wanted else []
-    found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in wanted}
+def _between_products(graph: Graph, scheme: Scheme) -> tuple[str, ...]:
+    every = stored_between(graph) if scheme.between else []
+    held = quantized_between(graph, replace(scheme, between=tuple(every)))
+    found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in scheme.between}
     for text, names in found.items():
         if not names and text != "*":
             raise GraphError(f"scheme: no value stored between layers is named {text!r}; "
                              f"there are {', '.join(every) or 'none'}")
-    return tuple(dict.fromkeys(n for names in found.values() for n in names))
+    return tuple(n for n in held if any(n in names for names in found.values()))
 
 
 def _pattern(text: str) -> re.Pattern[str]:

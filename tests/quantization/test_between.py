@@ -262,3 +262,15 @@ def test_values_between_products_are_points_of_the_curve():
     for p in work.curve:
         plain = with_scheme(p.setting, between=())
         assert work.price.time(plain) > p.time or not p.setting.scheme.between
+
+
+@pytest.mark.parametrize("given", [{}, {"wide": ["short"]}])
+def test_a_setting_names_each_value_in_integers_once(given):
+    """Also if the user names values that the search finds as well, or that a layer with 16 bits reads."""
+    n = residual()
+    every = stored_between(prepared(n.g))
+    for point in automatic(n.g, n.batches(), Scheme(method="automatic", between=["*"], **given)).curve:
+        found = point.setting.scheme
+        exact = {*found.exclude, *found.wide}
+        assert len({*found.between}) == len(found.between) <= len(every)
+        assert "total" not in found.between or "short" not in exact
