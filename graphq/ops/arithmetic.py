@@ -8,7 +8,7 @@ import numpy as np
 from graphq.dtypes import DType, as_dtype, bf16, boolean, f8_e8m0, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 from graphq.errors import GraphError, InputError
 from graphq.ir import TensorType, register_op
-from graphq.kernels.lanes.expression import const, op
+from graphq.kernels.lanes.expression import Expr, const, op, select
 from graphq.ops import rules
 from graphq.ops.binary import infer_select
 from graphq.ops.rules import Array
@@ -100,7 +100,17 @@ def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> 
     return infer_pair(src_0, src_1, TAKES.get(function, NUMBERS), None)
 
 
-@register_op(infer=infer_arithmetic, elementwise=True)
+def _bits(a: Expr, b: Expr, *, function: str) -> Expr:
+    """The functions of bits, of integers of at most 32 bits; a shift by b is one shift for each bit of b."""
+    if not function.startswith("shift"):
+        return op(function, a, b)
+    y, shift = a, "shl" if function == "shift_left" else "sar"
+    for k in range(5):
+        y = select(op("eq", op("and", b, 1 << k), 0), y, op(shift, y, 1 << k))
+    return select(op("eq", op("and", b, -32), 0), y, op("sar", a, 31) if shift == "sar" else const(0, "s32"))
+
+
+@register_op(infer=infer_arithmetic, elementwise=True, lanes=_bits)
 def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder", "and", "or", "xor",
         "shift_left", "shift_right"]) -> Array:

@@ -78,10 +78,7 @@ class Search(Trials):
                 return chosen.setting
 
     def point(self, setting: Setting, most: float = np.inf) -> Point:
-        """The point of a setting, without values between layers that stay in f32 (`quantized_between`).
-
-        Its loss is a lower bound if it is above `most`.
-        """
+        """The point of a setting, without values that stay in f32; its loss is a lower bound if it is above `most`."""
         between = tuple(quantized_between(self.graph, setting.scheme))
         if between != setting.scheme.between:
             setting = with_scheme(setting, between=between)

@@ -248,6 +248,7 @@ IN_BYTES: Mapping[str, Callable[[Expr], Expr]] = {
 LOADS = frozenset({*STORAGE, *IN_BYTES})
 COMPARISONS = frozenset({"equal", "less", "less_equal", "greater"})
 INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
+BITS = frozenset({"and", "or", "xor", "shift_left", "shift_right"})
 
 
 def refuses(node: Node) -> str | None:
@@ -259,6 +260,8 @@ def refuses(node: Node) -> str | None:
             return f"kernels do not load {v.dtype}"
     if node.op.name in COMPARISONS and next(node.operands).dtype == "boolean":
         return "kernels do not compare booleans"
+    if (f := node.attrs.get("function")) and (f not in BITS or node.output.dtype.name not in INTEGERS):
+        return f"no lane-wise rule for {f} of {node.output.dtype}"
     if node.attrs.get("qtype") == "per_group":  # along each axis, a group must span one element or the whole axis
         shape, groups = node.output.shape, node.attrs["group_shape"]
         if shape is None or any(group not in (1, size) for group, size in zip(groups, shape, strict=True)):

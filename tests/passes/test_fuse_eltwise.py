@@ -120,12 +120,12 @@ def test_every_rule_fuses_and_no_other_op_does(name):
     op = OPS[name]
     g = Graph()
     logical = name.startswith("logical_")
-    source = {"dequantize": "u8", "select": "boolean", "dynamic_dequantize": "u8"}.get(name, "f32")
+    source = {"dequantize": "u8", "select": "boolean", "dynamic_dequantize": "u8", "arithmetic": "s32"}.get(name, "f32")
     x = g.input("x", dtype="boolean" if logical else source, shape=(2, 3))
-    rest = [g.input(f"y{k}", dtype="boolean" if logical else "f32", shape=(3,))
+    rest = [g.input(f"y{k}", dtype="boolean" if logical else "s32" if name == "arithmetic" else "f32", shape=(3,))
             for k in range(sum(not p.optional for p in op.operands) - 1)]
     given = {"scales": [0.5], "dtype": "u8" if name == "quantize" else "bf16", "min": -0.5, "max": 0.5, "alpha": 0.25,
-             "beta": 2.0}
+             "beta": 2.0, "function": "xor"}
     g.output(g.add_node(op, [x, *rest], {k: v for k, v in given.items() if op.attributes.get(k) and
                                          op.attributes[k].required})[0], name="y")
     before = g.copy()
