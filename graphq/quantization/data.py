@@ -38,7 +38,7 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
         function = named_object(text)
         signature(function).bind()
     except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as e:
-        raise InputError(f"data {text} must be a function without required arguments: {e}") from None
+        raise InputError(f"data {text}: {e}; it must be a function without required arguments") from None
     return list(checked_batches(function(), graph))
 
 
