@@ -61,7 +61,7 @@ def test_data_from_a_function(monkeypatch, tmp_path):
                       ("no_such_module:some", "No module named 'no_such_module'"),
                       ("my_batches:given", "missing a required argument: 'path'"),
                       ("my_batches:np", "is not a callable object")):
-        with pytest.raises(gq.InputError, match=f"data {text}: .*{why}.*; it must be a function without required arguments"):
+        with pytest.raises(gq.InputError, match=f"data {text}: .*{why}.*; it must be a function without"):
             load_data(text, perceptron()[0])
 
 
