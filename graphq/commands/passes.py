@@ -104,9 +104,9 @@ class _Verdicts:
             self.graph, self.at, self.graphs = graph, 0, self.graphs + 1
             types = ", ".join(f"{graph.label(v)}: {v.type}" for v in graph.inputs)
             print(f"graph {graph.name}({types})", file=self.file, flush=True)
-        while self.at < len(self.steps) - 1 and step is not (now := self.steps[self.at]) and not (
-                isinstance(now, Fixpoint) and step in now.passes):
-            self.at += 1
+        last = len(self.steps) - 1
+        self.at = next((k for k, now in enumerate(self.steps[self.at:last], self.at)
+                        if step is now or isinstance(now, Fixpoint) and step in now.passes), last)
         inner = self.steps[self.at] is not step
         self.checked += bool(count)
         if count or not inner:

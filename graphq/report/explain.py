@@ -51,8 +51,8 @@ def timed(report: Report, profile: Profile) -> Report:
     causes = []
     for cause in report.causes:
         found = {cause.id, *(report.became.get(label) for label in (cause.value, *cause.also))}
-        nodes = {k for k in found if k is not None and k not in counted and (
-            (partition := report.nodes[k].partition) is None or partition.kind != "integer")}
+        nodes = {k for k in found if k is not None and k not in counted
+                 and getattr(report.nodes[k].partition, "kind", None) != "integer"}
         counted |= nodes
         seconds = sum(profile.steps[k].seconds for n in nodes for k in report.nodes[n].steps)
         causes.append(replace(cause, share=seconds / profile.seconds if profile.seconds else 0.0))

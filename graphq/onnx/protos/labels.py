@@ -9,7 +9,8 @@ TRACE = "pkg.torch.onnx.stack_trace"
 
 def label(node: NodeProto) -> str:
     """The node's label in messages: `Conv 'name'` or `Conv 'first output'`, with the source line if it is known."""
-    return f"{node.op_type} '{node.name or [*node.output, ''][0]}'" + (f" ({line})" if (line := line_of(node)) else "")
+    line = line_of(node)
+    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'" + (f" ({line})" if line else "")
 
 
 def source_line(trace: str) -> str:

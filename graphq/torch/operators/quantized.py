@@ -73,7 +73,10 @@ def dequantize(c: AtenCall) -> Result:
 
 def choose_qparams(symmetric: bool, x: Tensor, low: int, high: int, epsilon: float,
                    dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The scale [1] and zero point [1] of a tensor's range; scales are f32 here, and f64 in the program."""
+    """The scale [1] and zero point [1] of a tensor's range, or if `symmetric` of a range around 0.
+
+    The zero point of a range around 0 is the middle of the integers. Scales are f32 here, and f64 in the program.
+    """
     least, most = x.float().amin().clamp(max=0), x.float().amax().clamp(min=0)
     scale = torch.maximum(-least, most) / ((high - low) / 2) if symmetric else (most - least) / (high - low)
     scale = scale.clamp(min=epsilon).reshape(1)
@@ -86,6 +89,15 @@ def choose_per_token(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A scale for each row; zero points are 0."""
     scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
     return scale, scale * 0
+
+
+def choose_per_token_asymmetric(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A scale and a zero point for each row; scales are f64, and quantize in f64, as in PyTorch."""
+    least, most = x.float().amin(-1, True).clamp(max=0), x.float().amax(-1, True).clamp(min=0)
+    scale = ((most - least) / 255).clamp(min=torch.finfo(torch.float32).eps)
+    low, high = least / scale, most / scale
+    zero_point = torch.where((low + -128) + (high + 127) > 0, -128 - low, 127 - high)
+    return scale.double(), zero_point.clamp(-128, 127).round().to(torch.int32)
 
 
 def quantize_per_token(x: Tensor, scales: Tensor, zero_points: Tensor, low: int, high: int,
@@ -123,7 +135,7 @@ decomposes({
     "quantized_decomposed.choose_qparams.tensor": partial(choose_qparams, False),
     "quantized_decomposed.choose_qparams_symmetric.tensor": partial(choose_qparams, True),
     "quantized_decomposed.choose_qparams_per_token.default": choose_per_token,
-    "quantized_decomposed.choose_qparams_per_token_asymmetric.default": lambda x, dtype: (
-        torch.ops.quantized_decomposed._choose_qparams_per_token_asymmetric_impl(x, dtype)),
+    "quantized_decomposed._choose_qparams_per_token_asymmetric_impl.default "
+    "quantized_decomposed.choose_qparams_per_token_asymmetric.default": choose_per_token_asymmetric,
     "quantized_decomposed.quantize_per_token.default": quantize_per_token,
 })
