@@ -4,8 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.fx.traceback import preserve_node_meta
@@ -45,9 +47,12 @@ class _Compiled:
             n.stack_trace = n.stack_trace or "a module without source"  # otherwise PyTorch takes this file's lines
         self.places = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.paths = {n.name: _path(n) for n in self.places}
+        # with `dynamic=True`, Dynamo passes numbers of modules, such as an epsilon, as tensors
+        self.numbers = {k for k, n in enumerate(self.places)
+                        if getattr(n.meta.get("grapharg"), "pass_arg_as_tensor", False)}
         # Dynamo names the buffers of a module so; if it did not, they would be inputs
-        self.constants = [k for k, n in enumerate(self.places)
-                          if isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name]
+        self.constants = [k for k, n in enumerate(self.places) if k in self.numbers
+                          or isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name]
         self.autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         self.changes, self.live = Counter[int](), set[int]()
         self.run: Callable[..., Any] | None = None
@@ -60,7 +65,8 @@ class _Compiled:
             self.constants = [k for k in self.constants if self.changes[k] < MOST_CHANGES]
             self.run, self.same = None, {}  # as long as compiling fails
             self.run = self._compiled(args)
-            self.same = {k: _comparison(args[k], k not in self.live) for k in self.constants}
+            self.same = {k: partial(torch.equal, args[k]) if k in self.numbers else
+                         _comparison(args[k], k not in self.live) for k in self.constants}
         return self.run(*args)
 
     def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
@@ -73,7 +79,7 @@ class _Compiled:
         shapes = tuple({axis: dynamic for axis, d in enumerate(examples[k].shape) if isinstance(d, torch.SymInt)}
                        for k in taken)
         try:
-            if None in sizes.values():
+            if None in sizes.values() or not self.numbers.issubset(self.constants):
                 raise GraphError("a number that is no size changes from call to call: pass a tensor instead")
             frozen = _Frozen(self, args, taken, sizes)
             with torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -135,7 +141,10 @@ class _Frozen(torch.nn.Module):
         self.graph, self.autocast, self.taken, self.sizes = compiled.module, compiled.autocast, taken, sizes
         self.names = {k: compiled.places[k].name for k in compiled.constants}
         for k, name in self.names.items():
-            self.register_buffer(name, inputs[k].detach())
+            if k in compiled.numbers:
+                setattr(self, name, np.float64(inputs[k]))  # has the method `item`
+            else:
+                self.register_buffer(name, inputs[k].detach())
 
     def forward(self, *given: Any) -> Any:
         """Call the graph; `given` are the inputs that are not constants."""

@@ -200,6 +200,27 @@ def test_all_dimensions_may_be_marked_dynamic():
             torch.testing.assert_close(model(x), net(x))
 
 
+def test_numbers_of_modules_are_constants_if_all_is_dynamic():
+    """Dynamo passes the epsilons of normalizations, and numbers of modules that change, as tensors."""
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.bn, self.factor = torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(4), 0.5
+
+        def forward(self, x):
+            return self.bn(self.norm(x)) * self.factor
+
+    net, spy = Scaled().eval(), Spy()
+    model = torch.compile(net, backend=spy, dynamic=True)
+    for n, factor in ((2, 0.5), (5, 0.5), (3, 0.7)):
+        net.factor, x = factor, torch.randn(n, 4)
+        torch.testing.assert_close(model(x), net(x))
+    assert spy.graphs == 1
+    net.factor = 0.9
+    with pytest.raises(gq.GraphError, match="a number that is no size changes from call to call: pass a tensor"):
+        model(torch.randn(3, 4))
+
+
 def test_a_number_that_changes_from_call_to_call(caplog):
     def f(x, n):
         return x * n
