@@ -168,7 +168,7 @@ class _Conversion:
             if self.values[n] is None and isinstance(n.meta.get("val"), torch.Tensor):
                 raise GraphError(f"graphq does not compute '{n.name}', a result of {n.args[0].target}")
         function = not hasattr(target, "namespace")
-        if function and not any(isinstance(x, Value) for x in args):
+        if function and not any(isinstance(self.values[n], Value) for n in node.all_input_nodes):
             return target(*args)
         nodes = dict(zip(("input", "other"), node.args, strict=False)) if function else \
             node.normalized_arguments(self.program.graph_module, normalize_to_only_use_kwargs=True).kwargs
@@ -280,8 +280,8 @@ def _path(node: Any) -> str:
 
 def _place(node: Any) -> str:
     """The operator, the module and the line of source of a node, for errors."""
-    where = f"{node.target} in module '{_path(node)}'" if _path(node) else str(node.target)
-    return where + (f" ({_line(node)})" if _line(node) else "")
+    name = str(node.target) if hasattr(node.target, "namespace") else operator_name(node.target)
+    return name + (f" in module '{_path(node)}'" if _path(node) else "") + (f" ({_line(node)})" if _line(node) else "")
 
 
 def _line(node: Any) -> str:

@@ -114,7 +114,8 @@ def pools(x):
     return (F.max_pool2d(x, 2), F.max_pool2d(x, 3, 2, 1, ceil_mode=True), F.avg_pool2d(x, 3, 2, 1),
             F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), F.max_pool1d(x[:, :, 0], 2), F.avg_pool1d(x[:, :, 0], 3),
             F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 3), F.adaptive_avg_pool2d(x, 4),
-            F.adaptive_avg_pool1d(x[:, :, 0], 1), F.adaptive_max_pool2d(x, 1), F.adaptive_avg_pool2d(x, 6))
+            F.adaptive_avg_pool1d(x[:, :, 0], 1), F.adaptive_max_pool2d(x, 1), F.adaptive_avg_pool2d(x, 6),
+            F.adaptive_max_pool1d(x[:, :, 0], 3))
 
 
 @case(IMAGE, randn(4), randn(4), randn(4), randn(4).abs())
@@ -146,7 +147,7 @@ def decomposed(x, image, y):
     return (F.logsigmoid(x), F.glu(x), x.addcmul(x, x, value=0.5), x.addcdiv(x, x.exp()), x.diff(), x.diff(2, 1),
             F.channel_shuffle(image, 2), torch.baddbmm(x[:, :, :3], x, y), x.movedim(0, 2), x.tensor_split(2, 2)[1],
             torch.cdist(x, x + 1), (x * x).log2(), x.expm1(), x.unfold(2, 2, 1),
-            torch.atleast_3d(x[0]), x.index_add(1, torch.tensor([0, 2]), x[:, :2]))
+            torch.vander(x[0, 0]), torch.atleast_3d(x[0]), x.index_add(1, torch.tensor([0, 2]), x[:, :2]))
 
 
 @case(IMAGE)

@@ -68,6 +68,21 @@ class Sizes(nn.Module):
                 F.interpolate(x, y.shape[2:], mode="bilinear"), F.cross_entropy(x[..., 0, 0], x[..., 0, 1].softmax(1)))
 
 
+class Added(nn.Module):
+    """PyTorch writes sums of three sizes as one call."""
+
+    def forward(self, x, y):
+        return F.pad(x, (0, torch.sym_sum([y.shape[0], x.shape[0], y.shape[1]])))
+
+
+def test_sums_of_several_sizes():
+    n, inputs = Dim("n"), (torch.ones(4, 3), torch.ones(5, 6))
+    graph = gq.from_torch(export(Added(), inputs, dynamic_shapes=({0: n}, {0: Dim("m"), 1: Dim("k")})))
+    for sizes in ((4, 5, 6), (3, 7, 2)):
+        x, y = torch.randn(sizes[0], 3), torch.randn(sizes[1:])
+        np.testing.assert_array_equal(gq.reference(graph, x.numpy(), y.numpy()), Added()(x, y).numpy())
+
+
 def test_open_sizes_are_numbers_and_targets():
     places = {0: Dim("n", min=2), 2: Dim("h"), 3: Dim("w")}
     graph = gq.from_torch(export(Sizes(), (torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6, 7)), dynamic_shapes=(
@@ -335,8 +350,20 @@ def test_rotary_embeddings_as_products_of_complex_numbers():
 
 def test_a_decomposition_that_needs_a_known_size_is_refused():
     shapes = (({0: Dim("n"), 1: Dim("m", min=4)},),)
-    with pytest.raises(gq.GraphError, match="aten.unfold.default .*needs known sizes, got .*s[0-9]"):
-        converted(lambda x: x.unfold(1, 2, 1), torch.randn(3, 5), dynamic_shapes=shapes)
+    with pytest.raises(gq.GraphError, match="aten.adaptive_max_pool2d.default .*needs known sizes, got .*s[0-9]"):
+        converted(lambda x: F.adaptive_max_pool2d(x[None], 3), torch.randn(3, 5), dynamic_shapes=shapes)
+
+
+def test_windows_along_open_axes():
+    def f(x):
+        return x.unfold(1, 2, 1), x.unfold(-1, 4, 3), x.unfold(0, 2, 2)
+
+    shapes = (({0: 2 * Dim("n", min=2), 1: Dim("m", min=4), 2: 3 * Dim("k", min=3) + 1},),)
+    graph = converted(f, torch.randn(4, 5, 10), dynamic_shapes=shapes)
+    for sizes in ((4, 4, 13), (6, 5, 10), (10, 9, 31)):
+        x = torch.randn(*sizes)
+        for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
+            np.testing.assert_array_equal(got, want.numpy())
 
 
 def test_a_module_is_refused_with_the_line_that_converts_it():

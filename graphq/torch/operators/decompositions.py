@@ -54,8 +54,10 @@ def decomposed(node: fx.Node, mode: Any) -> fx.GraphModule | None:
 
     before = shapes()
     with torch.no_grad(), mode:
-        module = make_fx(call, decomposition_table=table(target))(
-            *(in_pairs(n.meta["val"]) for n in operands))
+        examples = [in_pairs(n.meta["val"]) for n in operands]
+        module = make_fx(call, decomposition_table=table(target))(*examples)
+        if any(operator_name(n.target).endswith("_") for n in module.graph.nodes):  # a change that views share
+            module = make_fx(torch.func.functionalize(module))(*examples)
     if shapes() != before:
         raise GraphError(f"its decomposition needs known sizes, got {', '.join(before)}")
     made = {n.target for n in module.graph.nodes if n.op == "call_function"}
@@ -223,6 +225,12 @@ def ranked(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Ten
     return tuple(v.select(dim, k - 1).unsqueeze(dim) if keepdim else v.select(dim, k - 1) for v in x.sort(dim))
 
 
+def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    """Windows of `size` elements along an axis, one for each `step`; the new axis is the last."""
+    places = torch.arange(0, x.shape[dim] - size + 1, step)[:, None] + torch.arange(size)
+    return x.movedim(dim, -1)[..., places].movedim(-2, dim % x.dim())
+
+
 def lstm_cell(x: Tensor, state: Any, w: Tensor, r: Tensor, b: Any = None, c: Any = None) -> tuple[Tensor, Tensor]:
     """A step of an LSTM: the hidden state and the cell."""
     hidden, cell = state
@@ -271,7 +279,8 @@ decomposes({
     "aten._cdist_forward.default": lambda x, y, p, mode: torch.linalg.vector_norm(
         x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),
     "aten._adaptive_avg_pool2d.default aten._adaptive_avg_pool3d.default": partial(adaptive_pool, torch.mean),
-    "aten.adaptive_max_pool2d.default": lambda x, sizes: (adaptive_pool(torch.amax, x, sizes), None),
+    "aten.adaptive_max_pool1d.default aten.adaptive_max_pool2d.default": lambda x, sizes: (
+        adaptive_pool(torch.amax, x, sizes), None),
     "aten.addmm.default aten.addmv.default": lambda x, a, b, *, beta=1, alpha=1: (
         (x if beta == 1 else beta * x) + (a @ b if alpha == 1 else alpha * (a @ b))),
     # with `keepdim` the place keeps the axes
@@ -313,8 +322,7 @@ decomposes({
     "aten.split_with_sizes.default": lambda x, sizes, dim=0: [
         x.narrow(dim, sum(sizes[:k]), n) for k, n in enumerate(sizes)],
     "aten._trilinear.default": trilinear,
-    "aten.unfold.default": lambda x, dim, size, step: torch.stack([
-        x.narrow(dim, k, size).movedim(dim, -1) for k in range(0, x.shape[dim] - size + 1, step)], dim % x.dim()),
+    "aten.unfold.default": unfold,
     "aten.var.correction": variance,
     "aten.var_mean.correction": lambda x, dim=None, **how: (
         variance(x, dim, **how), x.mean(dim, how.get("keepdim", False))),

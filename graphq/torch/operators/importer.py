@@ -24,7 +24,7 @@ OPERATORS: dict[str, Importer] = {}
 
 PYTHON = {"floordiv": "aten.floor_divide", "mod": "aten.remainder", "sym_max": "aten.maximum",
           "sym_min": "aten.minimum", "sym_float": "aten.to", "truediv": "aten.div", "_sym_sqrt": "aten.sqrt",
-          **{name: f"aten.{name}" for name in "add sub mul neg pow trunc floor ceil eq ge gt le lt".split()}}
+          **{name: f"aten.{name}" for name in "add sub mul neg pow trunc floor ceil eq ge gt le lt sym_sum".split()}}
 """Functions of Python on symbolic numbers, and the operators that compute the same."""
 
 NUMBERS = {torch.SymInt: t.s64, torch.SymFloat: t.f64, torch.SymBool: t.boolean}

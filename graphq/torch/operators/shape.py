@@ -127,6 +127,7 @@ imports({
     "slice": cut,
     "sym_numel": lambda c: c.ReduceProd(c.Shape(c.x), None, keepdims=1),
     "sym_size": lambda c: c.size(c.x, c["dim"]),
+    "sym_sum": lambda c: c.ReduceSum(c.vector(c["input"]), None, keepdims=1),
     "tril": lambda c: c.Trilu(c.x, c.value(c["diagonal"], s64), upper=0),
     "triu": lambda c: c.Trilu(c.x, c.value(c["diagonal"], s64), upper=1),
     "aten.view.dtype": lambda c: c.refuse("graphq does not reinterpret the bits of elements as another type"),
