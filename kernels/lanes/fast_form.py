@@ -30,6 +30,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from graphq.kernels.lanes.elementary import NEAR, NEAR_ERROR
 from graphq.kernels.lanes.epilogues import FastForm, Pairs
 from graphq.kernels.lanes.expression import BASIC, Expr, const, make, maximum, op, substitute, walk
 from graphq.kernels.lanes.quantizing import RANGES, byte_type, quantized, saturate, unquantized
@@ -106,7 +107,7 @@ class Rounding(NamedTuple):
     """A quantize q that gets a fast form. Its operand is `plain`, or the ReLU of `plain`.
 
     `u` is the affine form of plain / s. Without it, u is plain * `inverse`. `inverse` is 1 / s, `zp` the zero point (an
-    f32), and `low` the least integer.
+    f32), and `low` the least integer. `error` is that of `plain` if it computes the operand nearly (see `NEAR`).
     """
 
     q: Expr
@@ -116,6 +117,7 @@ class Rounding(NamedTuple):
     u: Affine | None
     zp: Expr
     low: int
+    error: float
 
 
 @lru_cache(maxsize=256)
@@ -130,7 +132,9 @@ def _roundings(quantizes: tuple[Expr, ...], known: frozenset[Expr]) -> tuple[Rou
         u = affine(plain, known)
         u = u.times(inverse) if u is not None and len(u.factors) >= (1 if of_sum else 2) else None
         if of_sum or u is not None:
-            found.append(Rounding(q, plain, is_relu, inverse, u, zp, int(low.value)))
+            near = NEAR.get(plain.op)
+            found.append(Rounding(q, near(*plain.args) if near else plain, is_relu, inverse, u, zp, int(low.value),
+                                  NEAR_ERROR if near else 0.0))
     return tuple(found)
 
 
@@ -304,7 +308,7 @@ def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored:
     most = np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps))
     half = band[0] + most * band[1]
     if r.u is None:
-        return half + STEP
+        return half + STEP + (r.error * inverse + STEP if r.error else 0.0)  # units of u are at most STEP
     constant, *values = in_f64((r.u.constant, *r.u.factors.values()), numbers)
     factors = dict(zip(r.u.factors, values, strict=True))
     integers = _integers(factors, constant, most)

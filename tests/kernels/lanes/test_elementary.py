@@ -54,7 +54,8 @@ def ulps(got, exact):
 def test_every_function_is_tried():
     functions = {name for name in vars(elementary) if name in DEFINITIONS}
     others = {"hard_sigmoid", "hard_swish", "round_bf16"}
-    assert functions - others == EXACT.keys() | {name for name, *_ in COMPOSITE}, "a function has a line in a list"
+    tried = EXACT.keys() | {name for name, *_ in COMPOSITE} | {f"near_{name}" for name in elementary.NEAR}
+    assert functions - others == tried, "a function has a line in a list"
 
 
 def test_bf16_is_the_nearest():
@@ -94,6 +95,16 @@ def test_activations_keep_their_tails(name, exact, parameters, bound):
     np.testing.assert_array_equal(got[~finite], rounded[~finite])
     np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(rounded[number]))
     assert ulps(got[finite], expected[finite]).max() <= bound
+
+
+@pytest.mark.parametrize("name", elementary.NEAR)
+def test_near_functions_keep_their_distance(name):
+    x = all_over_f32(1009)
+    x = x[np.isfinite(x)]
+    exact, near = (evaluate(f(X), None, [x]).astype(np.float64) for f in (
+        getattr(elementary, name), elementary.NEAR[name]))
+    assert (np.abs(near - exact) <= elementary.NEAR_ERROR + 2.0**-23 * np.abs(exact)).all()
+    assert np.isnan(evaluate(elementary.NEAR[name](X), None, [np.float32([NAN])])).all()
 
 
 def test_hard_activations_are_their_formulas():

@@ -38,7 +38,7 @@ def test_integers_of_eight_bits_are_told_from_all_others(dtype, value):
     assert not any(map(quantizing.unquantized, (x, *shifts, *masks)))
 
 
-def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice="", scale=0.07):
+def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail="", twice="", scale=0.07):
     """A matmul of 64 k to 32 columns of scales from 1e-4 to 1e-2, with a bias."""
     n = 32
     g = gq.Graph()
@@ -56,7 +56,7 @@ def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice
     if residual:
         y = g.add(y, g.dequantize(g.input("r", shape=(5, n), dtype="s8"), scales=[0.03], zps=[-5]))
     if tail:
-        y = g.tanh(y)
+        y = g.tanh(y) if tail == "tanh" else g.gelu(y, mode=tail)
     y = g.relu(y) if relu else y
     g.output(g.quantize(y, dtype=dtype, scales=[0.0101 if tail else scale], zps=[zp]), name="y")
     gq.passes.run_passes(g)
@@ -75,7 +75,9 @@ CASES = {
     "constants cancel": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="cancels"),
     "bytes nearly cancel": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="nearly cancels"),
     "one byte": dict(dtype="s8", zp=-3, x_zp=30, twice="scaled"),
-    "not a sum": dict(dtype="u8", zp=120, x_zp=3, tail=True),
+    "not a sum": dict(dtype="u8", zp=120, x_zp=3, tail="tanh"),
+    "gelu": dict(dtype="u8", zp=17, x_zp=3, tail="gelu_erf"),
+    "gelu by tanh": dict(dtype="s8", zp=-100, x_zp=3, tail="gelu_tanh"),
 }
 
 
