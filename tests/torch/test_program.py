@@ -354,6 +354,15 @@ def test_a_decomposition_that_needs_a_known_size_is_refused():
         converted(lambda x: F.adaptive_max_pool2d(x[None], 3), torch.randn(3, 5), dynamic_shapes=shapes)
 
 
+def test_bags_of_an_open_batch():
+    """From two bags as examples, PyTorch must not conclude that a size of 1 broadcasts."""
+    torch.manual_seed(0)
+    bags, places = nn.EmbeddingBag(9, 4, mode="mean"), torch.randint(0, 9, (5, 3))
+    graph = gq.from_torch(export(bags.eval(), (places[:2],), dynamic_shapes=({0: Dim("b", max=64)},)))
+    for n in (1, 2, 5):
+        np.testing.assert_allclose(gq.reference(graph, places[:n].numpy()), bags(places[:n]).detach(), rtol=1e-6)
+
+
 def test_windows_along_open_axes():
     def f(x):
         return x.unfold(1, 2, 1), x.unfold(-1, 4, 3), x.unfold(0, 2, 2)

@@ -198,10 +198,8 @@ def embedding_bag(table: Tensor, indices: Tensor, offsets: Tensor, scaled: bool 
     """Sums (mode 0) or means (1) of the rows at `indices`, from each offset to the next."""
     if mode == 2:
         raise GraphError("maxima of bags are not supported")
-    ends = offsets[1:] if last else torch.cat([offsets[1:], torch.full((1,), indices.shape[0], dtype=offsets.dtype)])
-    starts = offsets[:-1] if last else offsets
-    places = torch.arange(indices.shape[0])
-    inside = (places >= starts[:, None]) & (places < ends[:, None]) & (indices != skipped)
+    bags = (torch.arange(indices.shape[0]) >= offsets[:, None]).sum(0) - 1
+    inside = (bags == torch.arange(offsets.shape[0] - int(last))[:, None]) & (indices != skipped)
     factors = inside.to(table.dtype)
     sums = (factors if weights is None else factors * weights) @ table[indices]
     return sums / factors.sum(1, True).clamp(min=1) if mode else sums, None, None, None
