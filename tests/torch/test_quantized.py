@@ -121,3 +121,27 @@ def test_a_quantized_convolution_is_one_integer_partition():
     assert model.coverage().share == 1.0
     np.testing.assert_array_equal(model(x.numpy()), gq.reference(graph, x.numpy()))
     np.testing.assert_array_equal(model(x.numpy()), f(x).numpy())
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_rows_with_ranges_at_run_time_are_multiplied_as_integers(asymmetric):
+    """The form of torchao's dynamic quantization: a scale per token, and a scale per output channel."""
+    torch.manual_seed(0)
+    w, scales = torch.randint(-127, 128, (24, 40), dtype=torch.int8), torch.rand(24, 1) * 0.01 + 0.001
+    bias = torch.randn(24)
+
+    def f(x):
+        choose = Q.choose_qparams_per_token_asymmetric if asymmetric else Q.choose_qparams_per_token
+        scale, zp = choose(x, torch.int8)
+        q = Q.quantize_per_token(x, scale, zp, -128, 127, torch.int8)
+        x = Q.dequantize_per_token(q, scale, zp, -128, 127, torch.int8, torch.float32)
+        weights = Q.dequantize_per_token(w, scales, torch.zeros(24, 1), -128, 127, torch.int8, torch.float32)
+        return torch.nn.functional.linear(x, weights, bias)
+
+    sizes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=64)}
+    program = torch.export.export(Module(f), (torch.ones(2, 3, 40),), dynamic_shapes=((sizes,),))
+    model = gq.compile(gq.from_torch(program))
+    for shape in ((2, 5, 40), (1, 1, 40)):
+        x = torch.randn(*shape) + 0.5
+        np.testing.assert_allclose(model(x.numpy()), f(x).numpy(), rtol=1e-5, atol=1e-5)
+    assert model.coverage().share == 1.0

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import boolean
+from graphq.dtypes import boolean, s8, u8
 from graphq.ir import Value
 from graphq.torch.operators.importer import AtenCall, Result, imports
 
@@ -17,6 +17,27 @@ def product(c: AtenCall) -> Result:
     a, b = c.x, c["mat2"] if "mat2" in c.args else c["other"]
     transposed = b.node is not None and b.node.op.name == "static_transpose" and b.node.attrs["order"] == (1, 0)
     return c.graph.matmul(a, b.node.operand(0) if transposed else b, transpose_b=transposed)
+
+
+def linear(c: AtenCall) -> Result:
+    """Import a product with weights [n, k]; it adds integers if rows and weights have scales that are tensors."""
+    rows, weights = by_row(c.x), by_row(c["weight"])
+    if rows is None or weights is None or len(weights) > 2:
+        return c.graph.matmul(c.x, c["weight"], c["bias"], transpose_b=True)
+    zero_points = [c.value(v, rows[0].dtype) for v in rows[2:]]
+    sums = c.graph.matmul_integer(rows[0], c.graph.static_transpose(weights[0], order=[1, 0]), *zero_points)
+    y = c.graph.multiply(c.value(sums), rows[1])
+    y = c.graph.multiply(y, c.graph.static_reshape(weights[1], shape=[-1]))
+    return y if c["bias"] is None else c.graph.add(y, c["bias"])
+
+
+def by_row(x: Value) -> list[Value] | None:
+    """The integers of 8 bits, the scales and the zero points of a tensor that has one scale for each row."""
+    node = x.node
+    if node is None or node.op.name != "dynamic_dequantize" or node.operand(0).dtype not in (s8, u8):
+        return None
+    dims = x.shape or ()
+    return [*node.operands] if node.attrs["group_shape"] == (*[1] * (len(dims) - 1), dims[-1]) else None
 
 
 def each(x: Any, count: int) -> list[int]:
@@ -138,7 +159,7 @@ def upsample(c: AtenCall) -> Result:
 
 
 imports({
-    "linear": lambda c: c.graph.matmul(c.x, c["weight"], c["bias"], transpose_b=True),
+    "linear": linear,
     "bmm mm matmul": product,
     "_int_mm": lambda c: c.graph.matmul_integer(c.x, c["mat2"]),
     "einsum": lambda c: c.Einsum(*c["tensors"], equation=c["equation"]),
