@@ -1,6 +1,7 @@
 """save_onnx: write a Graph as an ONNX model, with partitions as local functions, and convert it to older operator sets.
 
-Nodes are written for operator set 21 or a newer set, and converted if the model is to have an older set.
+Nodes are written for operator set 21 or a newer set, and converted if the model is to have an older set. Each operator
+must accept the types of its operands and results.
 
 An older operator may lack attributes, take axes as an attribute instead of an operand, and accept fewer types. A node
 that the older operator cannot express is refused, for example if an attribute that the operator lacks does not have its
@@ -16,8 +17,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from graphq.base.paths import path_of
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node
-from graphq.onnx.exporters.writer import IR_VERSION, OPSET, GraphWriter, exports, names_of
-from graphq.onnx.protos.checker import check_model
+from graphq.onnx.exporters.writer import OPSET, GraphWriter, exports, names_of
+from graphq.onnx.protos.checker import check_model, without_data
 from graphq.onnx.protos.fallback import bodies
 from graphq.onnx.protos.tensors import value_info
 
@@ -86,11 +87,8 @@ def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
                               w.initializers)
     domains = {node.domain for node in w.nodes if node.domain} | ({DOMAIN} if w.functions else set())
     opsets = [helper.make_opsetid("", w.opset), *(helper.make_opsetid(d, 1) for d in sorted(domains))]
-    version = max(IR_VERSION, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
-    model = helper.make_model(proto, producer_name="graphq", ir_version=version, opset_imports=opsets,
-                              functions=w.functions)
-    if opset < OPSET:
-        to_opset(model, opset)
+    model = helper.make_model(proto, producer_name="graphq", opset_imports=opsets, functions=w.functions)
+    to_opset(model, opset, newest)
     try:
         check_model(model)
     except onnx.checker.ValidationError as e:
@@ -108,9 +106,12 @@ CHANGED = {"GroupNormalization": 21}
 """Operators whose operands changed their meaning, and the operator set of the change."""
 
 
-def to_opset(model: ModelProto, opset: int) -> None:
-    """Convert a model of set 21 in place to an older operator set; raises GraphError with the set that a node needs."""
-    if model.functions:
+def to_opset(model: ModelProto, opset: int, newest: int) -> None:
+    """Convert a model of set 21 in place to an older set; raises GraphError with the set up to `newest` that it needs.
+
+    Models of newer sets are only checked: each operator must accept the types of its operands.
+    """
+    if model.functions and opset < OPSET:
         raise GraphError(f"save: partitions need opset {OPSET}; save the graph before compilation")
     graphs = list(_graphs(model.graph))
     types, constants = _types(model), {t.name: t for g in graphs for t in g.initializer}
@@ -119,9 +120,9 @@ def to_opset(model: ModelProto, opset: int) -> None:
             continue
         problem = _convert(node, opset, types, constants)
         if problem is not None:
-            needed = next(v for v in range(opset + 1, OPSET + 1) if _convert(node, v, types, constants) is None)
-            raise GraphError(f"save: {node.op_type} '{node.output[0]}': {problem} in opset {opset}; "
-                             f"it needs opset {needed}")
+            newer = (v for v in range(opset + 1, newest + 1) if _convert(node, v, types, constants) is None)
+            needed = next((f"; it needs opset {v}" for v in newer), " or any other")
+            raise GraphError(f"save: {node.op_type} '{node.output[0]}': {problem} in opset {opset}{needed}")
     read = {name for g in graphs for node in g.node for name in node.input} | {v.name for g in graphs for v in g.output}
     for g in graphs:
         kept = [t for t in g.initializer if t.name in read]
@@ -140,25 +141,23 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def _types(model: ModelProto) -> dict[str, str]:
-    graphs = list(_graphs(onnx.shape_inference.infer_shapes(model).graph))
+    graphs = list(_graphs(onnx.shape_inference.infer_shapes(without_data(model)).graph))
     numbers = {v.name: v.type.tensor_type.elem_type for g in graphs for v in (*g.input, *g.value_info, *g.output)}
     numbers |= {t.name: t.data_type for g in graphs for t in g.initializer}
-    return {name: f"tensor({TensorProto.DataType.Name(k).lower()})" for name, k in numbers.items()}
+    return {name: f"tensor({TensorProto.DataType.Name(k).lower()})" for name, k in numbers.items() if k}
 
 
 def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
-    """Convert a node to an older operator set; returns the reason if that is impossible, else None."""
-    new = onnx.defs.get_schema(node.op_type, OPSET)
+    """Convert a node to an operator set; returns the reason if that is impossible, else None."""
     try:
-        old = onnx.defs.get_schema(node.op_type, opset)
+        new, old = (onnx.defs.get_schema(node.op_type, v) for v in (max(opset, OPSET), opset))
     except onnx.defs.SchemaError:
         return "there is no such operator"
-    if old.since_version == new.since_version:
-        return None
     if opset < CHANGED.get(node.op_type, 0):
         return "the operator means something else"
     slots = [(k, name, old.inputs, node.input) for k, name in enumerate(node.input)]
-    axes = constants.get(node.input[1]) if len(node.input) == 2 and "axes" in old.attributes else None
+    moved = "axes" in old.attributes and "axes" not in new.attributes
+    axes = constants.get(node.input[1]) if len(node.input) == 2 and moved else None
     if axes is not None:
         slots.pop()
     if len(slots) > old.max_input:
@@ -168,7 +167,8 @@ def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: M
             return f"'{name}' cannot be {types[name]}"
     later = [a for a in node.attribute if a.name not in old.attributes]
     for a in later:
-        if a != new.attributes[a.name].default_value and not _without_effect(a.name, node, constants):
+        default = new.attributes[a.name].default_value if a.name in new.attributes else None
+        if a != default and not _without_effect(a.name, node, constants):
             return f"there is no attribute '{a.name}'"
     for a in node.attribute:
         if opset < VALUES.get((node.op_type, a.s.decode("utf-8", "replace")), 0):

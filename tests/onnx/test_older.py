@@ -58,6 +58,25 @@ def test_what_needs_a_later_set(graph, opset, message):
     to_model(graph)
 
 
+def of_type(dtype, op, *more, **attrs):
+    """The graph of one operation of an input of `dtype` and `more` operands."""
+    g = gq.Graph("net")
+    g.output(getattr(g, op)(g.input("x", dtype=dtype, shape=[4]), *more, **attrs), name="y")
+    return g
+
+
+@pytest.mark.parametrize("opset", [20, 21, 24])
+@pytest.mark.parametrize("graph, name, dtype, needed", [
+    (one("cast", dtype="u2"), "y", "uint2", "; it needs opset 25"),
+    (one("cast", dtype="f6_e2m3"), "y", "float6e2m3", "; it needs opset 28"),
+    (of_type("s8", "arithmetic", np.ones(4, np.int8), function="shift_right"), "x", "int8", "; it needs opset 28"),
+    (of_type("f8_e5m2", "slice", axes=[0], starts=[1], ends=[3], steps=[1]), "x", "float8e5m2", " or any other")])
+def test_types_that_an_operator_does_not_accept(graph, name, dtype, needed, opset):
+    """Each operator accepts the types of its operands and results in the set of the file, in older and newer sets."""
+    with pytest.raises(gq.GraphError, match=rf"'{name}' cannot be tensor\({dtype}\) in opset {opset}{needed}"):
+        to_model(graph, opset=opset)
+
+
 def test_a_shape_without_zeros_needs_no_attribute():
     graph = one("static_reshape", shape=[3, 2], special_zero=False)
     (node,) = to_model(graph, opset=13).graph.node

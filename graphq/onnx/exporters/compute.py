@@ -13,7 +13,6 @@ from graphq.onnx.exporters.writer import GraphWriter, exports
 from graphq.onnx.importers.conv import AUTO_PAD
 from graphq.onnx.importers.importer import MICROSOFT
 from graphq.onnx.importers.norm import REDUCTIONS
-from graphq.onnx.protos.fallback import since_version
 from graphq.onnx.protos.tensors import element_of
 from graphq.ops.conv import weight_axes
 
@@ -34,7 +33,6 @@ ROWS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = 
 def by_row(w: GraphWriter, node: Node) -> None:
     """Write an operation of ROWS."""
     op_type, attributes = ROWS[node.op.name]
-    since_version(op_type, "", w.opset, "ONNX")
     w.node(node, op_type, **attributes(node.attrs))
 
 
@@ -361,7 +359,6 @@ def rotary_embedding(w: GraphWriter, node: Node) -> None:
 @exports("linear_attention")
 def linear_attention(w: GraphWriter, node: Node) -> None:
     """Write LinearAttention. Its decay is the operand of the exp that computes graphq's, or else the logarithm."""
-    since_version("LinearAttention", "", w.opset, "ONNX")
     *names, decay, beta = [w.name(v) for v in node.inputs] + [""] * (6 - len(node.inputs))
     if decay:
         maker = node.operand(4).node

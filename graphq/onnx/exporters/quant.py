@@ -1,7 +1,6 @@
 """Exporters of the operations that quantize and dequantize."""
 import numpy as np
 
-from graphq import dtypes as t
 from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node
@@ -40,7 +39,7 @@ def dynamic(w: GraphWriter, node: Node) -> None:
     if quantize:
         w.node(node, "QuantizeLinear", **attrs, **({} if rest else {"output_dtype": element_of(dtype)}))
         return
-    attrs |= _output_dtype(w, node.output.dtype, scale.dtype)
+    attrs |= _output_dtype(node.output.dtype, scale.dtype)
     if a["qtype"] == "per_group":
         blocked = [(k, size) for k, size in enumerate(a["group_shape"]) if size > 1]
         if len(blocked) != 1:
@@ -51,32 +50,19 @@ def dynamic(w: GraphWriter, node: Node) -> None:
 
 @exports("quantize_linear", "dequantize_linear")
 def linear(w: GraphWriter, node: Node) -> None:
-    """Write the operator with the same attributes; raises GraphError if it needs a newer operator set."""
+    """Write the operator with the same attributes."""
     a = node.attrs
     src, scale, rest = node.operand(0), node.operand(1), node.inputs[2:]
     attrs = {"axis": a["axis"], "block_size": a["block_size"]}
     if node.op.name == "dequantize_linear":
-        w.node(node, "DequantizeLinear", **attrs, **_output_dtype(w, a["dtype"], scale.dtype))
+        w.node(node, "DequantizeLinear", **attrs, **_output_dtype(a["dtype"], scale.dtype))
         return
-    if scale.dtype == t.f8_e8m0:
-        _needs(w, 24, "a scale of f8_e8m0")
     if a["precision"] != src.dtype:
-        _needs(w, 23, f"precision {a['precision']}")
         attrs["precision"] = element_of(a["precision"])
     w.node(node, "QuantizeLinear", saturate=int(a["saturate"]), **attrs,
            **({} if rest else {"output_dtype": element_of(a["dtype"])}))
 
 
-def _output_dtype(w: GraphWriter, dtype: DType, scale: DType) -> dict[str, int]:
+def _output_dtype(dtype: DType, scale: DType) -> dict[str, int]:
     """The attribute for a result that has another dtype than the scale."""
-    if scale == t.f8_e8m0:
-        _needs(w, 24, "a scale of f8_e8m0")
-    if dtype == scale:
-        return {}
-    _needs(w, 23, f"a result of {dtype} from a scale of {scale}")
-    return {"output_dtype": element_of(dtype)}
-
-
-def _needs(w: GraphWriter, version: int, what: str) -> None:
-    if w.opset < version:
-        raise GraphError(f"{what} needs version {version}")
+    return {} if dtype == scale else {"output_dtype": element_of(dtype)}

@@ -14,8 +14,8 @@ from graphq.ir import SIZED_CONSTANT, Graph, Node, Value, known
 from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version, used_names
 
-OPSET, IR_VERSION = 21, 10
-"""Operator set and file format of saved models by default: the first versions with 4-bit types and blocked scales."""
+OPSET = 21
+"""The operator set of saved models by default: the first with 4-bit types and blocked scales."""
 
 Exporter: TypeAlias = "Callable[[GraphWriter, Node], None]"
 

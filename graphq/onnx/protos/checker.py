@@ -14,10 +14,11 @@ def check_model(model: ModelProto) -> None:
 
     Otherwise the data of large tensors would be in memory three times, because the checker parses a serialized model.
     """
-    onnx.checker.check_model(_with_types(_without_data(model)))
+    onnx.checker.check_model(_with_types(without_data(model)))
 
 
-def _without_data(model: ModelProto) -> ModelProto:
+def without_data(model: ModelProto) -> ModelProto:
+    """A copy of the model whose large tensors, and tensors in other files, are inputs."""
     checked, graph = ModelProto(), model.graph
     for field, value in model.ListFields():
         if field.name != "graph":
