@@ -144,7 +144,7 @@ def _tensor(x: Any, where: str) -> LogicalTensor:
     fields = _fields(x, where, ("id", "dtype", "shape", "stride", "layout_type", "property_type"))
     tensor = LogicalTensor(
         _integer(fields["id"], f"{where}.id", 0, 2**64 - 1),
-        _dtype(fields["dtype"], f"{where}.dtype"),
+        _choice(fields["dtype"], f"{where}.dtype", tuple(ONEDNN)),
         _shape(fields["shape"], f"{where}.shape"),
         _integers(fields["stride"], f"{where}.stride", UNKNOWN, 2**63 - 1),
         _choice(fields["layout_type"], f"{where}.layout_type", LAYOUTS),
@@ -154,12 +154,6 @@ def _tensor(x: Any, where: str) -> LogicalTensor:
     if tensor.property_type == "host_scalar" and tensor.shape not in ((), None):
         fail(f"{where}.property_type", f"a host_scalar has shape [], got {shown(fields['shape'])}")
     return tensor
-
-
-def _dtype(x: Any, where: str) -> str:
-    if isinstance(x, str) and x in ("f64", "s64") and x not in ONEDNN:
-        fail(where, f"graphq has no {x} yet")
-    return _choice(x, where, tuple(ONEDNN))
 
 
 def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
