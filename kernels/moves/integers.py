@@ -13,6 +13,7 @@ from graphq.dtypes import DType, boolean, f32
 from graphq.kernels.jit import Functions, Loop, block_module, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s32, store_s64, store_u8
 from graphq.kernels.jit.values import F32, I8, Builder, Value, c64, smaller, vector
+from graphq.kernels.operands.space import broadcast_strides, merge_last
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
@@ -112,38 +113,15 @@ def summing(bits: int) -> Functions:
     return Functions(block=block)
 
 
-def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: int) -> tuple[int, int] | None:
-    """The bytes between rows, and between columns, of an operand that is broadcast to the shape `result`.
-
-    The first `split` axes of the result are the rows, the other axes the columns. Returns None if the rows or the
-    columns are not evenly spaced. `dims` and `result` have the same rank.
-    """
-    out = []
-    for part, of in ((dims[:split], result[:split]), (dims[split:], result[split:])):
-        one, whole = all([d == 1 for d in part]), all([d == n for d, n in zip(part, of, strict=True)])
-        if not one and not whole:
-            return None
-        out.append(not one)
-    row = itemsize
-    for d in dims[split:]:
-        row = row * d
-    return row if out[0] else 0, itemsize if out[1] else 0
-
-
 def plan_combined(function: str, dtype: DType, dims: Sequence[Sequence[int]], result: Sequence[int],
                   target: Target) -> Step | None:
     """Plan a function of two operands with shapes `dims`; None if rows or columns are not evenly spaced."""
-    padded = [[*[1] * (len(result) - len(d)), *d] for d in dims]
-    for split in range(len(result) + 1):
-        found = [strides(d, result, split, dtype.itemsize) for d in padded]
-        if None not in found:
-            break
-    else:
+    strides = [broadcast_strides(d, result, dtype.itemsize) for d in dims]
+    axes = [(d, tuple(of)) for d, *of in zip(result, *strides, strict=True) if d != 1]
+    columns, (a_column, b_column) = merge_last(axes) if axes else (1, (0, 0))
+    rows, (a_row, b_row) = merge_last(axes) if axes else (1, (0, 0))
+    if axes:
         return None
-    (a_row, a_column), (b_row, b_column) = (x for x in found if x is not None)
-    rows = columns = 1
-    for k, d in enumerate(result):
-        rows, columns = (rows * d, columns) if k < split else (rows, columns * d)
     words = {"rows": rows, "columns": columns, "a_row": a_row, "a_column": a_column, "b_row": b_row,
              "b_column": b_column}
     return plan_rows(combining, COMBINE, words, target, rows=rows, cycles=10 + columns, of=(function, dtype.bits))

@@ -59,9 +59,9 @@ def merged_space(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: 
     dims = [(1, none)] * (2 - len(dims)) + dims
     free = [x for x in dims[:len(dims) - keep] if x[0] != 1]
     kept = dims[len(dims) - keep:]
-    columns = kept[-1] if keep else _merge_last(free or [(1, none)])
+    columns = kept[-1] if keep else merge_last(free or [(1, none)])
     free += kept[:-1]
-    rows = _merge_last(free or [(1, none)])
+    rows = merge_last(free or [(1, none)])
     walks = [Walk(table([(d, s[k]) for d, s in free]), row) for k, row in enumerate(rows[1])]
     return Space(prod([d for d, _ in free]), rows[0], columns[0], tuple(walks))
 
@@ -77,7 +77,7 @@ def strip_space(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) ->
     return Space(prod(outer) * parts, m, n, tuple(walks))
 
 
-def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
+def merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
     """Remove from `dims` the last dimension and all before it that merge with it; returns them as one dimension."""
     size, step = dims.pop()
     while dims and all(outer == inner * size for outer, inner in zip(dims[-1][1], step, strict=True)):

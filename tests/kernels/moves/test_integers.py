@@ -3,8 +3,11 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.dtypes import s32, s64
 from graphq.errors import CompileError
-from graphq.kernels.moves.integers import ARITHMETIC, COMPARISONS, strides
+from graphq.kernels.moves.integers import ARITHMETIC, COMPARISONS, plan_combined
+from graphq.kernels.target.isa import LEVELS
+from graphq.plan.plan import Target
 
 rng = np.random.default_rng(4)
 SHAPES = [((7,), (7,)), ((3, 5), ()), ((1, 1), (5,)), ((3, 1), (1, 5)), ((2, 3, 1), (2, 3, 4)), ((2, 3, 4), (4,)),
@@ -57,9 +60,16 @@ def test_what_is_left_to_the_reference(function, dtype, shapes):
     np.testing.assert_array_equal(gq.compile(g)(feeds), gq.reference(g, feeds))
 
 
-def test_strides():
-    assert strides((3, 5), (3, 5), 1, 8) == (40, 8) and strides((3, 1), (3, 5), 1, 8) == (8, 0)
-    assert strides((1, 5), (3, 5), 1, 4) == (0, 4) and strides((1, 5), (3, 5), 0, 4) is None
+@pytest.mark.parametrize("dtype, dims, wanted", [
+    (s64, (3, 5), (1, 15, 0, 8)), (s64, (3, 1), (3, 5, 8, 0)), (s32, (1, 5), (3, 5, 0, 4)),
+    (s32, (1, 1), (1, 15, 0, 0))])
+def test_strides(dtype, dims, wanted):
+    step = plan_combined("add", dtype, [dims, (3, 5)], (3, 5), Target(LEVELS[0]))
+    assert tuple(step.words[name] for name in ("rows", "columns", "a_row", "a_column")) == wanted
+
+
+def test_operands_that_are_not_evenly_spaced():
+    assert plan_combined("add", s64, [(2, 1, 3), (1, 4, 1)], (2, 4, 3), Target(LEVELS[0])) is None
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
