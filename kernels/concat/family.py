@@ -20,7 +20,7 @@ from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_d
 from graphq.kernels.family.record import Family, any_operands, operand, slots_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.moves.transpose import plan_row_copy
+from graphq.kernels.moves.transpose import plan_strided_copy
 from graphq.kernels.operands.space import broadcast_strides, merged_space
 from graphq.kernels.target.level import Level
 from graphq.plan.builder import PlanBuilder
@@ -137,9 +137,8 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         if 0 in x.out:
             continue
         if part.copies:
-            size = x.out[lowered.axis] * inner
-            step = plan_row_copy(prod(lowered.out[:lowered.axis]), size, size, lowered.out[lowered.axis] * inner,
-                                 b.target)
+            size, line = x.out[lowered.axis] * inner, lowered.out[lowered.axis] * inner
+            step = plan_strided_copy((prod(lowered.out[:lowered.axis]), size), (size, 1), 1, b.target, (line, 1))
             source = node.operand(part.inputs[x.sources[0].index])
             b.run(step, {"source": Ref(b.of[source]), "target": target})
             continue

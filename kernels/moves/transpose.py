@@ -317,12 +317,3 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
     step = plan_rows(x.maker, MOVE, words, target, rows=x.rows, cycles=cycles, batch=batch, unit=unit, of=x.of)
     axes = {f"{field} {k}": w for k, axis in enumerate(reversed(x.outer)) for field, w in axis._asdict().items()}
     return step._replace(words={**step.words, **axes})
-
-
-def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:
-    """Plan the copy of `rows` rows of `nbytes` bytes, `source_step` and `target_step` bytes apart.
-
-    The caller fills in the address fields of MOVE; source and result must not overlap.
-    """
-    words = {"rows": rows, "columns": nbytes, "source_step": source_step, "target_step": target_step}
-    return plan_rows(copying, MOVE, words, target, rows=rows, cycles=10 + nbytes * 0.1, batch=1 if nbytes else 0)
