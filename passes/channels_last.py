@@ -1,16 +1,17 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
 Every node computes either in the layout of the given graph, or channels last ([n, spatial..., c]). Convolutions, pools
-and interpolations always compute channels last. Nodes that cannot compute channels last need the given layout. For all
-other nodes, the pass chooses. A value whose producer and users do not all have the same layout is reordered once. The
-choice with the fewest reordered bytes is a minimum cut of a hypergraph with nodes as vertices and values as hyperedges
-(Lawler, "Cutsets and partitions of hypergraphs", 1973).
+and interpolations compute channels last, except depthwise convolutions of signals (`along_lines`). Nodes that cannot
+compute channels last need the given layout. For all other nodes, the pass chooses. A value whose producer and users do
+not all have the same layout is reordered once. The choice with the fewest reordered bytes is a minimum cut of a
+hypergraph with nodes as vertices and values as hyperedges (Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
 from collections.abc import Iterable, Mapping
 from math import prod
 
 from graphq.base.locks import late_imports
 from graphq.ir import Graph, Node, Use, Value
+from graphq.kernels.conv.filter import along_lines
 from graphq.kernels.families import CHANNELS_LAST
 from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
 from graphq.rewrite.fixpoint import rounds
@@ -20,6 +21,9 @@ GIVEN, LAST = "given", "last"
 
 WEIGHT = 16
 """The cost of reordering a byte. A reordered value costs a little more than its bytes (`_cost`), to break ties."""
+
+SHORT = range(16)
+"""The lengths of lines (`along_lines`) that kernels compute faster channels last."""
 
 
 @rounds(tolerance=1e-5)
@@ -92,7 +96,8 @@ class _Placement:
         return set(self.forms) - given
 
     def _side(self, node: Node) -> Node | str:
-        return LAST if node.op.name in CHANNELS_LAST else node
+        free = node.op.name not in CHANNELS_LAST or along_lines(node) and (node.output.shape or (0,))[-1] not in SHORT
+        return node if free else LAST
 
     def _maker(self, value: Value) -> Node | str:
         """GIVEN or LAST if `value` is computed in a fixed layout; otherwise the node that computes it."""

@@ -5,6 +5,7 @@ from functools import partial
 from graphq.dtypes import f32, s8, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value, listing, reached, sources
+from graphq.kernels.conv.filter import along_lines
 from graphq.kernels.families import FAMILIES
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported
@@ -86,6 +87,8 @@ def _uncast(value: Value, given: Given) -> Value:
 def _refused(family: Family, node: Node, operands: Sequence[Value | None], replaced: Collection[int],
              given: Given) -> Unsupported | None:
     """Why kernels would refuse the layer even if its operands `replaced` were dequantized; None if they would not."""
+    if along_lines(node):  # as an integer convolution, it would be computed channels last
+        return None
     body, constants, own = Graph("body"), [], dict[Value, Value]()
 
     def taken(value: Value) -> Value:

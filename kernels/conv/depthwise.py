@@ -7,17 +7,19 @@ import numpy as np
 from graphq.dtypes import f32
 from graphq.ir import Node, TensorType
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
-from graphq.kernels.conv.padding import padding_block
+from graphq.kernels.conv.padding import pad_rows, padding_block
 from graphq.kernels.depthwise import floats, packing
 from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.depthwise.tiles import pair_tiles, quad_tiles
+from graphq.kernels.eltwise.family import plan_eltwise
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Operand, epilogue_operands, slots_of, space_of
 from graphq.kernels.jit import modules
 from graphq.kernels.lanes.epilogues import Epilogue
+from graphq.kernels.lanes.expression import Expr, acc, const, load, op
 from graphq.kernels.moves.transpose import plan_strided_copy
-from graphq.kernels.operands.space import terms
+from graphq.kernels.operands.space import dense, terms
 from graphq.kernels.pixels.blocks import Pixels, plan_pixels, unrolled
 from graphq.kernels.target.isa import here
 from graphq.plan.builder import PlanBuilder
@@ -77,6 +79,27 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered[Convolution]) -
                           chunk=how.size, chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)
         words["terms"], words["offsets"] = Ref(b.constant(sum_terms)), Ref(b.constant(how.offsets()))
     b.run(step, words, slots_of(b, operands, space))
+
+
+def line_steps(b: PlanBuilder, node: Node, lowered: Lowered[Convolution]) -> None:
+    """Add the steps of a convolution along lines: pad the lines, and compute the sums as a part of the epilogue."""
+    c, source, weights = lowered.anchor, node.operand(lowered.anchor.a), b.of[node.operand(lowered.anchor.b)]
+    (n, channels, size), item, (pads,), x = source.type.dims, c.itemsize, c.pads, b.of[source]
+    line = size + sum(pads)
+    if any(pads):
+        x = pad_rows(b, x, n * channels, size * item, pads[0] * item, pads[1] * item, 0)
+    *operands, result = epilogue_operands(b, node, lowered)
+    group, tap, *_ = c.filter.strides(item)
+    total: Expr = const(0.0)
+    for k in range(c.windows.taps):
+        slot = len(operands)
+        total = op("fma", load(slot, c.a_dtype, "vector"), load(slot + 1, c.b_dtype, "row"), total)
+        operands += [(Ref(x, k * c.dilations[0] * item), tuple(dense((n, channels, line), item))),
+                     (Ref(weights, k * tap), (0, group, 0))]
+    operands.append(result)
+    space = space_of(b, lowered.out, operands, keep=1)
+    step = plan_eltwise(lowered.epilogue.renamed({acc("f32"): 0.0 + total}), space, b.target)
+    b.run(step._replace(macs=c.windows.taps * node.output.type.size), {}, slots_of(b, operands, space))
 
 
 def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:

@@ -13,11 +13,10 @@ import numpy as np
 from graphq.base.arrays import padded
 from graphq.base.sizes import largest
 from graphq.ir import Node, Value
-from graphq.kernels.conv import padding
-from graphq.kernels.conv.depthwise import depthwise_steps
+from graphq.kernels.conv.depthwise import depthwise_steps, line_steps
 from graphq.kernels.conv.filter import Phase
-from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolution, lower_convolution
-from graphq.kernels.conv.padding import pad_address, padding_block
+from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolution, LineConvolution, lower_convolution
+from graphq.kernels.conv.padding import pad_address, pad_rows, padding_block
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, Operand, any_operands, epilogue_operands
@@ -37,6 +36,8 @@ from graphq.rewrite.pattern import PatternBuilder, PatternLike
 def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered[Convolution]) -> None:
     """Add the steps that pad images of few channels, pack weights that are not constant, and multiply."""
     c = lowered.anchor
+    if isinstance(c, LineConvolution):
+        return line_steps(b, node, lowered)
     if c.depthwise:
         return depthwise_steps(b, node, lowered)
     value = node.operand(c.a)
@@ -170,9 +171,8 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = largest(0, (outputs - 1) * stride + taps - begin - width)
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
-    out = b.temporary(lines * (begin + width + end) * pixel + 4)
-    step = padding.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, int(c.padding) & 0xFF, b.target)
-    b.run(step, {"source": Ref(source), "target": Ref(out), "value_at": pad_address(b, node, c)})
+    value = pad_address(b, node, c) or int(c.padding) & 0xFF
+    out = pad_rows(b, source, lines, width * pixel, begin * pixel, end * pixel, value)
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)

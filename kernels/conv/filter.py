@@ -13,6 +13,7 @@ import numpy as np
 from graphq.ir import Node
 from graphq.kernels.operands.windows import Windows
 from graphq.ops.conv import transposed_padding, weight_axes
+from graphq.ops.quant import DEQUANTIZES
 from graphq.ops.window import padding
 
 
@@ -68,6 +69,8 @@ class Filter(NamedTuple):
 
 MOST_PHASES = 4096
 """The most phases of a convolution, because each phase is a step. Strides of 64 along two axes make this many."""
+MOST_TAPS = 8
+"""The most taps of `along_lines`, because each vector of outputs loads a vector for every tap."""
 
 
 class Phase(NamedTuple):
@@ -120,10 +123,25 @@ def filter_of(node: Node, dims: tuple[int, ...]) -> Filter:
     return Filter(dims, axes, node.attrs["groups"], node.op.name == "conv_transpose")
 
 
-def pads_of(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
+def pads_of(node: Node, sizes: Sequence[int], filter: Filter) -> tuple[tuple[int, int], ...]:
     """The padding at both ends of each spatial axis. A transposed convolution removes this many outputs instead."""
     attrs = node.attrs
-    lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
+    lists = (sizes, filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
                  else padding(attrs["auto_pad"], size, (k - 1) * d + 1, s, begin, end)
                  for size, k, d, s, begin, end in zip(*lists, strict=True))
+
+
+def along_lines(node: Node) -> bool:
+    """Whether kernels compute a channels-first node as it is: a depthwise convolution of floats along lines.
+
+    A line of outputs is a sum of lines of the input. Each tap moves the line and multiplies it by one number.
+    """
+    if node.op.name != "convolution" or node.attrs["data_format"] != "NCX":
+        return False
+    (source, weights, *_), a = node.operands, node.attrs
+    if not weights.type.known or any(v.node is not None and v.node.op.name in DEQUANTIZES for v in (source, weights)):
+        return False
+    filter = filter_of(node, weights.type.dims)
+    return len(filter.taps) == 1 and filter.multiplier == 1 and filter.taps[0] <= MOST_TAPS \
+        and a["strides"] == (1,) and a["pads_end"][0] >= 0

@@ -23,7 +23,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.conv import filter as filters
-from graphq.kernels.conv.filter import Filter, Phase
+from graphq.kernels.conv.filter import Filter, Phase, along_lines
 from graphq.kernels.depthwise import packing
 from graphq.kernels.family import lower as family
 from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource
@@ -204,6 +204,16 @@ class FloatConvolution(Convolution):
         return sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
 
 
+@dataclass(frozen=True, eq=False)
+class LineConvolution(FloatConvolution):
+    """A depthwise convolution along the lines of channels-first tensors (`filter.along_lines`)."""
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The accumulators, f32 [images, output channels, outputs of a line]."""
+        moved = [x.swapaxes(1, 2) if k == self.a else x for k, x in enumerate(inputs)]
+        return super().accumulate(moved).swapaxes(1, 2)
+
+
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body of a convolution; both operands or neither may be dequantized. Raises Unsupported.
 
@@ -215,12 +225,13 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     if node.output.type.dims != out:
         how = "quantize before the operation that changes the shape"
         raise Unsupported("the epilogue changes the shape of {a} to {b}", how, a=node.output, b=body.outputs[0])
-    if node.attrs["data_format"] != "NXC":
+    lines = along_lines(node)
+    if node.attrs["data_format"] != "NXC" and not lines:
         raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
     source, weights, *_ = node.operands
     producers = [v.node for v in (source, weights) if v.node is not None]
     if not producers:
-        floats = FloatConvolution(**_geometry(body, node, source, weights))
+        floats = (LineConvolution if lines else FloatConvolution)(**_geometry(body, node, source, weights))
         return family.lower_anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
     c, scales = _quantized(body, node, constants)
     accumulated = _compensated(e, c, constants[c.b])
@@ -249,15 +260,15 @@ def _stated_sum(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[Qu
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
+    channel, spatial = (-1, slice(1, -1)) if node.attrs["data_format"] == "NXC" else (1, slice(2, None))
+    sizes, outputs = (v.type.dims[spatial] for v in (a, node.output))
     filter = filters.filter_of(node, b.type.dims)
-    pads, outputs = filters.pads_of(node, a.type.dims, filter), node.output.type.dims[1:-1]
-    strides, dilations = node.attrs["strides"], node.attrs["dilations"]
-    pixel, most = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize, filters.MOST_PHASES
+    pads, strides, dilations = filters.pads_of(node, sizes, filter), node.attrs["strides"], node.attrs["dilations"]
+    pixel, most = a.type.dims[channel] * STORAGE[a.dtype.name].itemsize, filters.MOST_PHASES
     if filter.transposed and (phases := filters.count_phases(strides, outputs)) > most:
         raise Unsupported(f"strides of {list(strides)} make {phases} phases, kernels take at most {most}",
                           "take smaller strides")
-    view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, outputs, pixel,
-                   transposed=filter.transposed)
+    view = windows(sizes, filter.taps, strides, dilations, pads, outputs, pixel, transposed=filter.transposed)
     return dict(**multiplied(body, a, b), images=a.type.dims[0], windows=view, filter=filter, strides=strides,
                 dilations=dilations, pads=pads)
 

@@ -349,8 +349,8 @@ def above(value: Value) -> list[Node]:
 
 
 def along_channels(node: Node) -> bool:
-    """Whether the node's second operand has one dimension and runs along dimension 1, the channels."""
-    return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
+    """Whether the node's last operand has one dimension and runs along dimension 1, the channels."""
+    return node.op.name in ("bias_add", "prelu", "convolution") and node.attrs["data_format"] == "NCX" \
         and bool(node.attrs.get("per_channel_broadcast", True))
 
 
@@ -358,7 +358,7 @@ def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:
     """The shape of operand k, with trailing dimensions of 1 if it runs along an earlier axis of the node's result."""
     shape = value.type.dims
     rank = len(node.output.type.dims)
-    if k == 1 and along_channels(node) and len(shape) == 1:
+    if k == len(node.inputs) - 1 and along_channels(node) and len(shape) == 1:
         shape = (*shape, *[1] * (rank - 2))
     if k > 0 and node.op.name in ("dynamic_quantize", "dynamic_dequantize") and node.attrs["qtype"] != "per_group":
         per_channel = node.attrs["qtype"] == "per_channel"

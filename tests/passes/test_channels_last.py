@@ -69,6 +69,38 @@ def test_every_anchor_at_every_rank(op, inputs, rank):
     assert reorders(g) == ["static_transpose"] * 2
 
 
+LINES = f'strides=[1], pads_begin=[3], pads_end=[0], dilations=[1], groups=4, weights_format="OIX", {NCX}'
+ALONG = f"%y = convolution(x, w, {LINES})\n return %y"
+
+
+def test_depthwise_lines_stay():
+    """Kernels compute them channels first as well, unless they are short."""
+    check(ALONG, inputs="x: f32[2,4,?], w: f32[4,1,4]", sizes={"x": (2, 4, 20)})
+    check(ALONG, inputs="x: f32[2,4,16], w: f32[4,1,4]")
+
+
+@pytest.mark.parametrize("text, inputs", [
+    (ALONG, "x: f32[2,4,15], w: f32[4,1,4]"),
+    (ALONG, "x: f32[2,4,20], w: f32[4,1,9]"),
+    (ALONG, "x: f32[2,4,20], w: f32[8,1,4]"),
+    (ALONG.replace("strides=[1]", "strides=[2]"), "x: f32[2,4,20], w: f32[4,1,4]"),
+    (ALONG.replace("pads_end=[0]", "pads_end=[-1]"), "x: f32[2,4,20], w: f32[4,1,4]"),
+    (f"%d = dequantize(x, scales=[0.1])\n {ALONG.replace('(x', '(%d')}", "x: u8[2,4,20], w: f32[4,1,4]"),
+])
+def test_other_lines_are_reordered(text, inputs):
+    assert reorders(parse(f"graph({inputs}) {{ {text} }}")) == ["static_transpose"] * 2
+
+
+def test_depthwise_lines_between_others_compute_channels_last():
+    one = LINES.replace("groups=4, ", "").replace("[3]", "[0]")
+    g = parse(f"""graph(x: f32[2,4,20], v: f32[4,4,1], w: f32[4,1,4]) {{
+        %a = convolution(x, v, {one})
+        %b = convolution(%a, w, {LINES})
+        %y = convolution(%b, v, {one})
+        return %y }}""")
+    assert reorders(g) == ["static_transpose"] * 2
+
+
 def test_sizes_of_interpolate_stay():
     g = parse(f'graph(x: f32[2,3,4], s: s32[1]) {{ %y = interpolate(x, s, mode="nearest", {NCX})\n return %y }}')
     out = g.copy()

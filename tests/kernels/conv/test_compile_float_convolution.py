@@ -6,7 +6,7 @@ import pytest
 from all_pairs import all_pairs
 from compiled import AS_WRITTEN
 from geometries import convolution
-from levels import WIDTHS, at_each_width
+from levels import WIDTHS, at_each_width, pairs_at_each_width
 
 import graphq as gq
 from graphq.kernels.lanes.expression import STORAGE
@@ -187,6 +187,72 @@ def test_channels_first_and_quantized_results():
     model = gq.compile(g, strict=True)
     assert "convolution partition (convolution, quantize)" in model.explain()
     assert np.abs(model(x=x).astype(int) - gq.reference(g, x=x)).max() <= 1
+
+
+LINES = {
+    "causal": dict(length=67, taps=4, pads=(3, 0)),
+    "no padding": dict(length=40, taps=4),
+    "dilated": dict(length=33, taps=3, pads=(2, 2), dilations=2),
+    "one tap": dict(length=16, taps=1),
+    "most taps": dict(length=100, taps=8, pads=(7, 7)),
+    "same_upper": dict(length=50, taps=4, auto_pad="same_upper"),
+    "same_lower": dict(length=50, taps=4, auto_pad="same_lower"),
+}
+
+
+def lines(length, taps, dtype, *, pads=(0, 0), dilations=1, constant=True, channels=5, format="OIX", open_sizes=False,
+          **attrs):
+    """silu(a depthwise convolution of a channels-first signal), and its inputs."""
+    g, rng = gq.Graph("lines"), np.random.default_rng(0)
+    w, b, x = (rng.standard_normal(shape, np.float32).astype(STORAGE[dtype]) for shape in (
+        (channels, 1, taps) if format == "OIX" else (taps, 1, channels), (channels,), (2, channels, length)))
+    arrays = {"x": x} if constant else {"x": x, "w": w}
+    y = g.convolution(g.input("x", shape=(None, channels, None) if open_sizes else x.shape, dtype=dtype),
+                      g.constant(w) if constant else g.input("w", shape=w.shape, dtype=dtype), g.constant(b),
+                      strides=[1], pads_begin=[pads[0]], pads_end=[pads[1]], dilations=[dilations], groups=channels,
+                      data_format="NCX", weights_format=format, **attrs)
+    g.output(g.multiply(y, g.sigmoid(y)), name="y")
+    return g, arrays
+
+
+def channels_last_bits(g, arrays):
+    """The results of the kernel of channels-last convolutions."""
+    last, (x, *more) = gq.Graph("last"), g.inputs
+    outer = {x: last.static_transpose(last.input("x", shape=arrays["x"].shape, dtype=x.dtype), order=[0, 2, 1])}
+    outer |= {v: last.input(v.name, shape=v.shape, dtype=v.dtype) for v in more}
+    for node in g.nodes:
+        operands = [outer[v] if v in outer else last.constant(v.data) for v in node.operands]
+        attrs = {**node.attrs, "data_format": "NXC"} if "data_format" in node.attrs else node.attrs
+        (outer[node.output],) = last.add_node(node.op, operands, attrs)
+    last.output(last.static_transpose(outer[g.outputs[0]], order=[0, 2, 1]), name="y")
+    model = gq.compile(last, strict=True, passes=AS_WRITTEN)
+    assert "depthwise_" in model.explain()
+    return model(arrays).tobytes()
+
+
+@pytest.mark.parametrize("name, dtype, constant, format, level", pairs_at_each_width(
+    LINES, DTYPES, [True, False], ["OIX", "XIO"]), indirect=["level"])
+def test_lines_of_a_signal_are_not_reordered(name, dtype, constant, format, level):
+    g, arrays = lines(**LINES[name], dtype=dtype, constant=constant, format=format)
+    got, wanted = check(g, arrays, isa=level, threads=2)
+    close(got, wanted, dtype)
+    text = gq.compile(g).explain()
+    assert "reorder" not in text and "channels-first" not in text and got.tobytes() == channels_last_bits(g, arrays)
+
+
+def test_lines_of_any_length():
+    g, _ = lines(20, 4, "f32", pads=(3, 0), open_sizes=True)
+    model = gq.compile(g, strict=True)
+    for length in (20, 1, 33, 4):
+        fixed, arrays = lines(length, 4, "f32", pads=(3, 0))
+        assert model(arrays).tobytes() == gq.compile(fixed)(arrays).tobytes()
+
+
+def test_an_infinity_stays_in_its_line():
+    g, arrays = lines(40, 4, "f32", pads=(3, 0))
+    arrays["x"][1, 2, 39] = np.inf
+    got, _ = check(g, arrays)
+    assert np.argwhere(~np.isfinite(got)).tolist() == [[1, 2, 39]]
 
 
 def test_integers_come_first():
