@@ -1,11 +1,11 @@
 """Transposes of tensors of any rank.
 
 Neighboring axes that stay neighbors in the same order are merged. Two of the merged axes are the m rows and n columns
-of a matrix in the result; each index of the other axes (the batch) has its own matrix. Four block functions write
+of a matrix in the result; each index of the other axes (the batch) has its own matrix. Three block functions write
 matrices:
 
 - `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
-- `interleaving` and `deinterleaving`: n or m is 2 to 4 (e.g. channels of images), by shuffles of n or m vectors;
+- `weaving`: n or m is 2 to 4 (e.g. channels of images), by shuffles of n or m vectors;
 - `copying`: the innermost axis stays the innermost, so runs of bytes are copied.
 
 The code is the same at every ISA level.
@@ -30,14 +30,14 @@ LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """The elements of a vector, and the rows and columns of a tile, by the bytes of an element."""
 
 WAYS = 4
-"""The most rows or columns that `interleaving` and `deinterleaving` take."""
+"""The most rows or columns that `weaving` takes."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
 """The argument block: `rows` x `columns` elements for each index of the `outer` axes, `each` rows per block.
 
 `source_step` is the bytes between columns of the source, `target_step` the bytes between rows of the target. There are
 two exceptions. For copies, `columns` is the bytes of a row, and `source_step` the bytes between rows of the source. For
-`deinterleaving`, `target_step` is the bytes between columns of the target. The record of each outer axis (AXIS)
+`weaving` apart, `target_step` is the bytes between columns of the target. The record of each outer axis (AXIS)
 follows, the last axis first.
 """
 AXIS = Record("size", "source", "target")
@@ -154,7 +154,11 @@ def transposing(itemsize: int) -> Functions:
     return Functions(block=block)
 
 
-def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
+def weaving(itemsize: int, ways: int, apart: int) -> Functions:
+    """Make the block function that transposes a source of `ways` columns or, if `apart`, of rows of `ways` elements.
+
+    The target, or the source if `apart`, is contiguous.
+    """
     lanes, both = LANES[itemsize], ways * itemsize
     full, partial = (emits(_weave, itemsize=itemsize, ways=ways, apart=apart, partial=p) for p in (False, True))
     read, write = (both, itemsize) if apart else (itemsize, both)
@@ -170,16 +174,6 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
             partial(source + whole * read, target + whole * write, stride, last - whole)
 
     return Functions(block=block)
-
-
-def interleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function that transposes a source of `ways` columns; the target is contiguous."""
-    return _weaving(itemsize, ways, False)
-
-
-def deinterleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function that transposes a contiguous source of rows of `ways` elements."""
-    return _weaving(itemsize, ways, True)
 
 
 _copy_line, _copy_short = emits(_line, partial=False), emits(_line, partial=True)
@@ -267,9 +261,9 @@ def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
     rows = axes.pop(min(range(len(axes)), key=lambda k: assumed(axes[k].source)))  # the same axis at all sizes
     m, n, outer = rows.size, columns.size, tuple(axes)
     if not is_open(n) and n <= WAYS and surely_equal(rows.target, n * itemsize) and m > n:
-        return Loops(interleaving, (itemsize, n), m, n, columns.source, rows.target, outer)
+        return Loops(weaving, (itemsize, n, 0), m, n, columns.source, rows.target, outer)
     if not is_open(m) and m <= WAYS and surely_equal(columns.source, m * itemsize):
-        return Loops(deinterleaving, (itemsize, m), n, m, columns.source, rows.target, outer)
+        return Loops(weaving, (itemsize, m, 1), n, m, columns.source, rows.target, outer)
     return Loops(transposing, (itemsize,), m, n, columns.source, rows.target, outer)
 
 

@@ -80,12 +80,13 @@ def test_nothing_to_move(shape, order):
 
 
 @pytest.mark.parametrize(("shape", "order", "maker"), [
-    ((1, 64, 56, 56), (0, 2, 3, 1), "transposing"), ((1, 448, 448, 3), (0, 3, 1, 2), "deinterleaving"),
-    ((1, 3, 448, 448), (0, 2, 3, 1), "interleaving"), ((2, 96, 12, 65), (0, 2, 1, 3), "copying"),
-    ((2, 96, 12, 4), (0, 2, 1, 3), "transposing")])
+    ((1, 64, 56, 56), (0, 2, 3, 1), ("transposing", 1)), ((1, 448, 448, 3), (0, 3, 1, 2), ("weaving", 1, 3, 1)),
+    ((1, 3, 448, 448), (0, 2, 3, 1), ("weaving", 1, 3, 0)), ((2, 96, 12, 65), (0, 2, 1, 3), ("copying",)),
+    ((2, 96, 12, 4), (0, 2, 1, 3), ("transposing", 4))])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_blocks_of_threads(shape, order, maker, threads):
-    assert loops(shape, order, 1).maker.__name__ == maker
+    found = loops(shape, order, 1)
+    assert (found.maker.__name__, *found.of) == maker
     step = check(shape, order, 1, threads)
     assert step.blocks >= threads
 
