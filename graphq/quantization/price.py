@@ -12,7 +12,7 @@ import numpy as np
 from graphq.base.locks import lazy_property
 from graphq.ir import Graph, Node, TensorType, makers_of, reached, readers_of
 from graphq.kernels.target.level import Level
-from graphq.quantization import tuned
+from graphq.quantization import dynamic, tuned
 from graphq.quantization.between import quantized_between, stored_between
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
@@ -114,10 +114,14 @@ class Price:
 
     @lazy_property
     def recurrent(self) -> float:
-        """The multiply-accumulates of operations that are no layers, such as recurrences; they stay in f32."""
-        owners, layers = with_bodies(self.sized), {p.node for p in products(self.sized)}
-        return float(sum(iterations(n, owners) * MACS[n.op.name](n) for g in owners for n in g.nodes_of((*MACS,))
-                         if n not in layers and all(x.type.known for x in (*n.operands, *n.outputs))))
+        """The multiply-accumulates of operations that are no layers, such as recurrences; most stay in f32."""
+        layers = {p.node for p in products(self.sized)}
+        return self._macs(n for g in with_bodies(self.sized) for n in g.nodes_of((*MACS,)) if n not in layers)
+
+    def _macs(self, nodes: Iterable[Node]) -> float:
+        owners = with_bodies(self.sized)
+        return float(sum(iterations(n, owners) * MACS[n.op.name](n) for n in nodes
+                         if all(x.type.known for x in (*n.operands, *n.outputs))))
 
     @lazy_property
     def stored(self) -> dict[str, int]:
@@ -147,7 +151,9 @@ class Price:
         quantized = sum(self.stored[name] for name in quantized_between(self.graph, s) if name in self.stored)
         time += 1e-6 * (rates.integers.elements - rates.floats.elements) * quantized
         others = 1e-6 * RECURRENT * rates.floats.macs * self.recurrent
-        return (time + others) / max(rates.floats.of(self.work.values()) + others, 1e-9)
+        states = self._macs(n for _, n in dynamic.layers(self.sized, s)) if s.states else 0.0
+        saved = 1e-6 * RECURRENT * (rates.floats.macs - rates.integers.macs) * states
+        return (time + others - saved) / max(rates.floats.of(self.work.values()) + others, 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
         """The layers that take less time in f32 than with 16 bits; the first have priority (MOST_FLOATS).

@@ -81,6 +81,23 @@ def test_recurrences_are_counted(kind, gates):
     assert price.recurrent == 5 * 3 * 8 * 8 * gates and len(price.work) == 1
 
 
+@pytest.mark.parametrize("vnni, saved", [(True, 9.6 - 3.8), (False, 34 - 27)])
+def test_integer_states_of_lstms_save_time(vnni, saved, monkeypatch):
+    """An LSTM of 5 steps, 3 rows and 8 states; a GRU, and an LSTM whose input is not multiplied in 8 bits, stay."""
+    g = gq.Graph("two")
+    x = g.input("x", shape=(None, 3, 16), dtype="f32")
+    for name, gates in (("lstm", 4), ("gru", 3)):
+        product = g.matmul(x, np.ones((16, 8 * gates), np.float32), name=f"of_{name}")
+        g.output(getattr(g, name)(product, np.ones((8 * gates, 8), np.float32))[0])
+    price = Price(prepared(g), {"x": np.ones((5, 3, 16), np.float32)}, OfLevel(vnni))
+    rates, states = price.rates.floats, 5 * 3 * 8 * 8 * 4
+    f32 = rates.of(price.work.values()) + 2.4e-6 * rates.macs * price.recurrent
+    kept, integers = (price.time(Setting(scheme=Scheme(states=s, exclude=["of_gru"]))) for s in (False, True))
+    assert kept - integers == pytest.approx(2.4e-6 * states * saved / f32)
+    kept, integers = (price.time(Setting(scheme=Scheme(states=s, wide=["of_gru"]))) for s in (False, True))
+    assert kept - integers == pytest.approx(2.4e-6 * states * saved / f32)
+
+
 @pytest.mark.parametrize("macs, elements, wide, faster, exact", [
     (1e6, 1e5, 1, True, 5.8 - 1.9 - 0.16), (1e6, 2e5, 1, True, 5.8 - 3.8 - 0.16), (1e6, 1e4, 1, False, 1.7 + 0.85),
     (1e6, 1e4, 2, False, 1.7 + 0.85), (1e6, 5e4, 2, True, 5.8 - 0.95 - 0.16), (0, 1e6, 1, True, 1e-3),
