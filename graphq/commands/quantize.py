@@ -5,6 +5,7 @@ cosine with f32) of each setting that was tried, the curve of loss over time, an
 says how reliable the estimated loss is, and how long a run takes in int8 and in f32.
 """
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
 from graphq.base.budget import size_text
@@ -14,11 +15,6 @@ from graphq.model.files import load_graph
 from graphq.onnx import to_model
 from graphq.onnx.loading import model_bytes
 
-GOALS = "preset", "max_loss", "max_time"
-"""Options that choose a point of the curve."""
-OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
-           "states", "limits", *GOALS)
-"""The names of the options that choose a scheme."""
 NAMING = {"exclude": "--exclude", "wide": "--int16", "wide_weights": "--int16-weights"}
 """The options that name layers, by the field of `Scheme` that each option sets."""
 
@@ -72,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     from graphq.quantization.data import load_data
     from graphq.quantization.products import prepared, refuse_integers
     from graphq.quantization.quantize import automatic, left_text, quantize
-    from graphq.quantization.scheme import Scheme
+    from graphq.quantization.scheme import GOALS, Scheme
     from graphq.quantization.speed import speed
 
     graph = load_graph(options.file)
@@ -86,7 +82,8 @@ def run(options: argparse.Namespace) -> None:
         raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
     if "*" in options.between and not stored_between(prepared(graph)):
         raise ParseError(f"--between: no value between layers of {options.file} is stored that could be an integer")
-    given = {name: value for name in OPTIONS if (value := getattr(options, name)) or isinstance(value, float)}  # 0.0
+    names = {f.name for f in fields(Scheme)}
+    given = {n: x for n, x in vars(options).items() if n in names and (x or isinstance(x, float))}  # 0.0 is an error
     searched = not any(name in given for name in ("method", "activations", "mode")) and options.weight_bits != 4
     goals = [f"--{name.replace('_', '-')}" for name in GOALS if name in given]
     if goals and not searched:

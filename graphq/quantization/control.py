@@ -56,8 +56,8 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     accuracy_f32, time_f32 = measured("f32", search.graph)
     search.run(narrow=True)
     best = -np.inf
-    for point in search.curve:
-        setting = search.possible(point.setting)
+    tried = (search.possible(point.setting) for point in search.curve)
+    for setting in (s for s in tried if s not in search.failed):
         made = search.made(setting)
         accuracy, taken = measured(str(setting), made)
         best = max(best, accuracy)

@@ -8,7 +8,6 @@ from graphq.ir import Graph
 from graphq.quantization import dynamic, insert
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
-from graphq.quantization.dynamic import insert_dynamic, insert_layers
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.products import left_in_floats, name_values, prepared, refuse_integers, values_by_name
 from graphq.quantization.scheme import Scheme, Setting
@@ -44,7 +43,7 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     scheme = resolved(out, scheme or Scheme())
     if scheme.mode == "dynamic":
         unheld = dynamic.unheld(out, scheme)
-        insert_dynamic(out, scheme)
+        dynamic.insert_dynamic(out, scheme)
     elif scheme.mode == "weight_only":
         if scheme.rounding == "gptq" and (data is None or isinstance(data, Statistics)):
             raise GraphError("rounding by 'gptq' needs batches")
@@ -54,7 +53,7 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     else:
         statistics = data if isinstance(data, Statistics) else calibrate(out, data)
         if scheme.states:
-            insert_layers(out, scheme)
+            dynamic.insert_layers(out, scheme)
         unheld = insert.insert_static(out, statistics, scheme)
     name_values(out, names)
     out.meta = {**out.meta, "quantization": _facts(out, scheme, unheld)}
@@ -62,9 +61,10 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
 
 
 def _facts(made: Graph, scheme: Scheme, unheld: Mapping[str, str]) -> dict[str, Any]:
-    return {"layers_int16": list(scheme.wide), "weights_int16": list(scheme.wide_weights),
-            "layers_f32": list(scheme.exclude), "between_layers": list(scheme.between), "out_of_range": dict(unheld),
-            "not_quantized": left_in_floats(made)}
+    floats = {p.name for p in insert.kept(made, Scheme())}
+    return {"layers_int16": [n for n in scheme.wide if n not in floats],
+            "weights_int16": [n for n in scheme.wide_weights if n not in floats], "layers_f32": list(scheme.exclude),
+            "between_layers": list(scheme.between), "out_of_range": dict(unheld), "not_quantized": left_in_floats(made)}
 
 
 def left_text(facts: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """The automatic search: the frontier of loss over time, and the choice of one of its points."""
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +11,9 @@ from graphq.errors import GraphError
 from graphq.quantization import tuned
 from graphq.quantization.between import quantized_between
 from graphq.quantization.estimate import GOOD
-from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, wider, with_scheme
+from graphq.quantization.scheme import Candidate, Scheme, Setting, wider, with_scheme
 from graphq.quantization.trials import Trials
 
-PLAIN: tuple[Method, ...] = ("min_max", "percentile")
-"""The plain methods: 8 bits for every layer, and one of these methods for all ranges."""
 RANGES = (*(Candidate("min_max", margin) for margin in (0.0, 0.5, 1.0)), Candidate("mse"), Candidate("percentile"))
 """The candidates for ranges: three methods; min_max also with margins."""
 
@@ -27,8 +25,14 @@ class Point(NamedTuple):
     time: float
     loss: float
 
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The time and the loss as texts, rounded up: `max_time` and `max_loss` of these numbers allow the point."""
+        loss = Context(prec=3, rounding=ROUND_CEILING).create_decimal(f"{self.loss}")
+        return f"{Decimal(f'{self.time}').quantize(Decimal('0.01'), ROUND_CEILING)}", f"{float(loss):.2e}"
+
     def __str__(self) -> str:
-        return f"{self.time:5.2f}  {self.loss:.2e}  {self.setting}"
+        return "{:>5}  {}  {}".format(*self.shown, self.setting) + ", slower than f32" * (self.time > 1)
 
 
 class Search(Trials):
@@ -45,7 +49,8 @@ class Search(Trials):
        integers for values between layers that a layer reads. Plain min-max is a point as well. A setting that loses no
        less than a faster one is dropped.
     4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. This point gets the loss
-       of its graph. If this loss is above `max_loss`, or a faster point loses no more, the choice is made again.
+       of its graph. If the graph cannot be made or run, if this loss is above `max_loss`, or if a faster point loses no
+       more, the choice is made again.
     """
 
     curve: list[Point]
@@ -70,12 +75,14 @@ class Search(Trials):
                 faster = with_scheme(p.setting, **change)
                 found = [q.loss for q in self.curve if q.time <= self.price.time(faster)]
                 self.curve = falling([*self.curve, self.point(faster, min(found, default=np.inf))])
-        while True:
-            point = self.choose(scheme)
-            chosen = self.point(self.possible(point.setting))
-            self.curve = falling([chosen if p is point else p for p in self.curve])
-            if chosen in self.curve and (scheme.max_loss is None or chosen.loss <= scheme.max_loss):
-                return chosen.setting
+        while self.curve:
+            chosen = self.possible(self.choose(scheme).setting)
+            tried = [*self.losses] if chosen in self.failed else [p.setting for p in self.curve]
+            self.curve = falling([self.point(s) for s in tried if s not in self.failed])
+            point = self.point(chosen)
+            if point in self.curve and (scheme.max_loss is None or point.loss <= scheme.max_loss):
+                return chosen
+        raise GraphError(f"no setting of the search can be made: {next(iter(self.failed.values()))}")
 
     def point(self, setting: Setting, most: float = np.inf) -> Point:
         """The point of a setting, without values that stay in f32; its loss is a lower bound if it is above `most`."""
@@ -150,36 +157,31 @@ class Search(Trials):
         Presets choose from points that lose no more than min-max, neither at most nor typically (`typical`), or choose
         min-max: "accurate" the least loss, "balanced" the least product of loss and time to the power EXCHANGE, "fast"
         the same from points that take at most EQUAL times as long as min-max. Losses up to GOOD count as equal; except
-        for "accurate", so do losses up to TARGET, PART of the loss of PLAIN methods, and the loss of min-max.
+        for "accurate", so do losses up to PART of the loss of min-max, and of TARGET if that is less.
         So "balanced" is never faster than "fast", and "accurate" never faster than "balanced".
         """
         curve = self.curve
         if scheme.max_loss is not None:
             found = [p for p in curve if p.loss <= scheme.max_loss]
             if not found:
-                raise GraphError(f"no setting loses at most {scheme.max_loss:g}: the least loss is "
-                                 f"{min(p.loss for p in curve):.2e}")
+                raise GraphError(f"no setting loses at most {scheme.max_loss}: the least loss is {curve[-1].shown[1]}")
             return found[0]
         if scheme.max_time is not None:
             found = [p for p in curve if p.time <= scheme.max_time]
             if not found:
                 raise GraphError(f"no setting takes at most {scheme.max_time:g} of the time of f32: the fastest takes "
-                                 f"{curve[0].time:.2f}, as estimated")
+                                 f"{curve[0].shown[0]}, as estimated")
             return found[-1]
         plain = self.point(self.uniform(Candidate("min_max")))
         usable = [p for p in curve if p.loss <= plain.loss and self.typical(p.setting) <= self.typical(plain.setting)
-                  and (scheme.preset != "fast" or p.time <= tuned.EQUAL * plain.time)]
+                  and (scheme.preset != "fast" or p.time <= tuned.EQUAL * max(plain.time, curve[0].time))]
         if not usable:
             curve[:] = [plain, *(p for p in curve if p.time > plain.time)]
             return plain
         if scheme.preset == "accurate":
             return min(usable, key=lambda p: (max(p.loss, GOOD), p.time))
-        enough = max(GOOD, min(tuned.TARGET, plain.loss, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
+        enough = max(GOOD, tuned.PART * min(tuned.TARGET, plain.loss))
         return min(usable, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
-
-    def plain(self, method: Method) -> Setting:
-        """The setting of a plain method (PLAIN)."""
-        return replace(self.uniform(Candidate(method)), scheme=self.given)
 
 
 def falling(points: Sequence[Point]) -> list[Point]:

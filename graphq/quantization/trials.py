@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.base.locks import lazy_property
 from graphq.compile import compile
-from graphq.errors import GraphError, InputError
+from graphq.errors import InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization import tuned
@@ -56,7 +56,12 @@ class Trials:
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
-        self._run_in_f32()
+        self.outputs = Parametrized(self.graph, twins=False)
+        assert self.outputs.model is not None
+        self.level = self.outputs.model.level
+        numbers = tuple(dict.fromkeys(k for _, k in (*self.compared, *self.judged)))
+        runs = self.outputs.runs(LazyBatches(numbers, self.data.__getitem__), {}, self.given)
+        self.wanted = {k: floats(out) for k, out in zip(numbers, runs, strict=True)}
         self.price = Price(self.graph, self.batches[0], self.level)
         slow = [p.name for p in kept(self.graph, self.given) if self.price.faster_in_floats(p) and not self._said(p)]
         self.scheme = replace(self.given, exclude=(*self.given.exclude, *slow))
@@ -68,6 +73,10 @@ class Trials:
         parts = tuple(dict.fromkeys([self.every, *(seen for seen, _ in self.folds)]))
         self.statistics: dict[tuple[int, ...], Statistics] = dict(
             zip(parts, calibrate_parts(self.graph, self.batches, parts), strict=True))
+        chosen = self.chosen(self.uniform(Candidate("min_max")), self.every)
+        wide, weights = ([n for n in names if n in chosen] for names in (self.given.wide, self.given.wide_weights))
+        self.given, self.scheme = (replace(s, wide=wide, wide_weights=weights) for s in (self.given, self.scheme))
+        self.products = {n: p for n, p in self.products.items() if n in chosen}
         self.losses: dict[Setting, float] = {}
         self.failed: dict[Setting, str] = {}
         """The settings whose graphs could not be made or run, with the reason."""
@@ -75,15 +84,6 @@ class Trials:
         self.hard: dict[Case, float] = {}
         """The largest loss of any setting on each batch."""
         self._model: tuple[Setting, CompiledGraph] | None = None
-
-    def _run_in_f32(self) -> None:
-        """Compile the model of all settings, and keep its f32 outputs and its level."""
-        self.outputs = Parametrized(self.graph, twins=False)
-        assert self.outputs.model is not None
-        self.level = self.outputs.model.level
-        numbers = tuple(dict.fromkeys(k for _, k in (*self.compared, *self.judged)))
-        runs = self.outputs.runs(LazyBatches(numbers, self.data.__getitem__), {}, self.given)
-        self.wanted = {k: floats(out) for k, out in zip(numbers, runs, strict=True)}
 
     def _said(self, product: LinearLayer) -> bool:
         """Whether the user asks for 16 bits in the layer, limits of its inputs, or integer states of its LSTM."""
@@ -123,7 +123,7 @@ class Trials:
 
     def typical(self, setting: Setting) -> float:
         """The geometric mean of a setting's losses on `compared`, each at least GOOD; infinite if one is not known."""
-        found = self._compared.get(setting, {})
+        found = {} if setting in self.failed else self._compared.get(setting, {})
         return float(np.exp(np.mean(np.log([max(GOOD, found.get(case, np.inf)) for case in self.compared]))))
 
     def estimate(self, setting: Setting) -> Estimate:
@@ -179,16 +179,11 @@ class Trials:
             return np.inf
 
     def possible(self, setting: Setting) -> Setting:
-        """The setting, or the best one whose graph runs; it gets its graph's losses. Raises GraphError if none runs."""
+        """The setting. It gets its graph's losses, and has `failed` if the graph cannot be made or run."""
         found = self._compared.setdefault(setting, {})
         for part, k in self.judged:
-            if part == self.every:
+            if part == self.every and setting not in self.failed:
                 found[part, k] = self.loss_made(setting, [k])
-                if setting in self.failed:
-                    left = [s for s in self.losses if s not in self.failed]
-                    if not left:
-                        raise GraphError(f"no setting of the search can be made: {self.failed[setting]}")
-                    return self.possible(min(left, key=self.losses.__getitem__))
         return setting
 
     def made(self, setting: Setting) -> Graph:

@@ -158,6 +158,18 @@ def test_a_branch_that_too_few_batches_take_stays_in_f32(others):
         np.testing.assert_array_equal(outputs(made, other)[0], outputs(graph, other)[0])
 
 
+def test_layers_that_no_batch_reaches_have_no_16_bits():
+    """The report names 16 bits only for layers that have them, and no setting of the search gives them to others."""
+    graph, data = branched()
+    taken, both = [b for b in data if b["choice"]], {"wide": ["product*"], "wide_weights": ["product*"]}
+    chosen = automatic(graph, taken, Scheme(method="automatic", max_loss=1e-8, **both))
+    for made in (quantize(graph, taken, Scheme(**both)), chosen.graph):
+        facts = made.meta["quantization"]
+        assert facts["layers_int16"] == facts["weights_int16"] == ["product"]
+        assert [*facts["out_of_range"]] == ["product_1"]
+    assert not any("product_1" in (*s.scheme.wide, *s.scheme.wide_weights, *s.scheme.exclude) for s in chosen.losses)
+
+
 def test_a_loop_without_iterations_has_no_statistics():
     graph, data = looped(trips=0)
     assert "h" not in calibrate(graph, data)

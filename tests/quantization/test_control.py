@@ -12,7 +12,7 @@ SETTINGS = [Setting(scheme=Scheme(exclude=names)) for names in ((), ("a",), ("a"
 class Searched:
     """The result of a search: a frontier of three points. A model is its setting."""
 
-    graph, batches = "f32", ({},)
+    graph, batches, failed = "f32", ({},), ()
     curve = [Point(s, 0.5 + k / 8, 0.1 / 4**k) for k, s in enumerate(SETTINGS)]
 
     def run(self, *, narrow):
