@@ -45,8 +45,9 @@ def linear_attention(tokens: int, rule: str) -> tuple[ModelProto, Arrays]:
     """16 heads of 128 x 128, as in Qwen3-Next."""
     heads, size = 16, 128
     inputs = {name: normal(1, tokens, heads * size) / size**0.5 for name in "qkv"}
-    inputs |= {"state": normal(1, heads, size, size), "decay": -np.abs(normal(1, tokens, heads)),
-               "beta": RNG.random((1, tokens, heads)).astype(np.float32)}
+    inputs |= {"state": normal(1, heads, size, size), "decay": -np.abs(normal(1, tokens, heads))}
+    if "delta" in rule:
+        inputs["beta"] = RNG.random((1, tokens, heads)).astype(np.float32)
     return model("LinearAttention", inputs, 2, q_num_heads=heads, kv_num_heads=heads, update_rule=rule)
 
 
