@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 from torch.fx.traceback import preserve_node_meta
@@ -47,9 +46,9 @@ class _Compiled:
             n.stack_trace = n.stack_trace or "a module without source"  # otherwise PyTorch takes this file's lines
         self.places = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.paths = {n.name: _path(n) for n in self.places}
-        # with `dynamic=True`, Dynamo passes numbers of modules, such as an epsilon, as tensors
-        self.numbers = {k for k, n in enumerate(self.places)
-                        if getattr(n.meta.get("grapharg"), "pass_arg_as_tensor", False)}
+        # with `dynamic=True`, Dynamo passes numbers of modules, such as an epsilon, as tensors, and reads their items
+        self.numbers = {k for k, n in enumerate(self.places) if any(user.target == "item" for user in n.users)
+                        and getattr(n.meta.get("grapharg"), "pass_arg_as_tensor", False)}
         # Dynamo names the buffers of a module so; if it did not, they would be inputs
         self.constants = [k for k, n in enumerate(self.places) if k in self.numbers
                           or isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name]
@@ -142,7 +141,7 @@ class _Frozen(torch.nn.Module):
         self.names = {k: compiled.places[k].name for k in compiled.constants}
         for k, name in self.names.items():
             if k in compiled.numbers:
-                setattr(self, name, np.float64(inputs[k]))  # has the method `item`
+                setattr(self, name, inputs[k].numpy()[()])  # NumPy's numbers have the method `item`
             else:
                 self.register_buffer(name, inputs[k].detach())
 

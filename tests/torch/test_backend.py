@@ -3,6 +3,7 @@ import logging
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import graphq as gq
@@ -219,6 +220,22 @@ def test_numbers_of_modules_are_constants_if_all_is_dynamic():
     net.factor = 0.9
     with pytest.raises(gq.GraphError, match="a number that is no size changes from call to call: pass a tensor"):
         model(torch.randn(3, 4))
+
+
+def test_numbers_of_numpy_are_inputs():
+    """Dynamo passes them as tensors as well. They keep their types, and may change from call to call."""
+    def f(x, n):
+        return x * n
+
+    for dynamic in (False, True):
+        spy = Spy()
+        model = torch.compile(f, backend=spy, dynamic=dynamic)
+        for n in (np.int64(2**60 + 1), np.int64(3), np.int64(5), np.int64(7)):
+            x = torch.arange(3)
+            got, wanted = model(x, n), f(x, n)
+            assert got.dtype == wanted.dtype and torch.equal(got, wanted)
+        assert spy.graphs == 1
+        torch.compiler.reset()
 
 
 def test_a_number_that_changes_from_call_to_call(caplog):
