@@ -13,7 +13,7 @@ from graphq.plan.plan import Ref
 def pad_rows(b: PlanBuilder, source: int, rows: int, length: int, before: int, after: int, value: int | Ref) -> int:
     """Add the steps that copy adjacent rows of `length` bytes into rows with margins of `before` and `after` bytes.
 
-    The margins have the byte `value`, or the byte at this address. Kernels may read 4 bytes past the returned buffer.
+    The margins have the byte `value`, or the byte at this address. Kernels may read the 4 bytes after the last row.
     """
     line = before + length + after
     out, step = b.temporary(rows * line + 4), 0

@@ -107,7 +107,7 @@ class Rounding(NamedTuple):
     """A quantize q that gets a fast form. Its operand is `plain`, or the ReLU of `plain`.
 
     `u` is the affine form of plain / s. Without it, u is plain * `inverse`. `inverse` is 1 / s, `zp` the zero point (an
-    f32), and `low` the least integer. `error` is that of `plain` if it computes the operand nearly (see `NEAR`).
+    f32), and `low` the least integer. `error` bounds the error of `plain` if a function of `NEAR` computes it.
     """
 
     q: Expr
