@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 import onnx
+import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphq.base.paths import path_of
@@ -113,8 +114,9 @@ def to_opset(model: ModelProto, opset: int, newest: int) -> None:
     """
     if model.functions and opset < OPSET:
         raise GraphError(f"save: partitions need opset {OPSET}; save the graph before compilation")
-    graphs = list(_graphs(model.graph))
-    types, constants = _types(model), {t.name: t for g in graphs for t in g.initializer}
+    whole = onnx.inliner.inline_local_functions(without_data(model)) if model.functions else model
+    graphs = list(_graphs(whole.graph))
+    types, constants = _types(whole), {t.name: t for g in graphs for t in g.initializer}
     for node in (n for g in graphs for n in g.node):
         if node.domain:
             continue

@@ -6,6 +6,7 @@ import pytest
 from onnx_runtime import session
 
 import graphq as gq
+from graphq.dtypes import as_dtype
 from graphq.testing import random_inputs
 
 TEXT = """graph net(x: u8[2,8], out0: f32[16]) {
@@ -111,3 +112,16 @@ def test_open_shapes_are_written_for_those_that_the_graph_shows(tmp_path):
     assert loaded.inputs[0].type.dims == model.graph.inputs[0].type.dims
     feeds = random_inputs(loaded)
     np.testing.assert_array_equal(gq.compile(loaded)(feeds), model(feeds))
+
+
+def test_operators_of_partitions_accept_the_types_as_well(tmp_path):
+    g = gq.Graph()
+    w = g.constant(np.ones((64, 32), as_dtype("u2").numpy))
+    w = g.dynamic_dequantize(w, np.ones((2, 32), np.float32), qtype="per_group", group_shape=[32, 1])
+    g.output(g.matmul(g.input("x", dtype="f32", shape=[4, 64]), w))
+    gq.passes.run_passes(g)
+    assert any(n.op.name == "partition" for n in g.nodes)
+    with pytest.raises(gq.GraphError, match=r"cannot be tensor\(uint2\) in opset 21; it needs opset 25"):
+        gq.save_onnx(g, tmp_path / "g.onnx")
+    gq.save_onnx(g, tmp_path / "g.onnx", opset=25)
+    onnx.checker.check_model(tmp_path / "g.onnx", full_check=True)
