@@ -157,15 +157,15 @@ def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: M
         return "there is no such operator"
     if opset < CHANGED.get(node.op_type, 0):
         return "the operator means something else"
-    slots = [(k, name, old.inputs, node.input) for k, name in enumerate(node.input)]
     moved = "axes" in old.attributes and "axes" not in new.attributes
     axes = constants.get(node.input[1]) if len(node.input) == 2 and moved else None
-    if axes is not None:
-        slots.pop()
+    slots = [(k, name, old.inputs) for k, name in enumerate(node.input if axes is None else node.input[:1])]
     if len(slots) > old.max_input:
         return f"there is no operand '{new.inputs[old.max_input].name}'"
-    for k, name, formal, _ in (*slots, *((k, name, old.outputs, node.output) for k, name in enumerate(node.output))):
-        if name in types and types[name] not in formal[min(k, len(formal) - 1)].types:
+    allowed = {c.type_param_str: c.allowed_type_strs for c in old.type_constraints}
+    for k, name, formal in (*slots, *((k, name, old.outputs) for k, name in enumerate(node.output))):
+        kind = formal[min(k, len(formal) - 1)].type_str
+        if name in types and types[name] not in allowed.get(kind, [kind]):
             return f"'{name}' cannot be {types[name]}"
     later = [a for a in node.attribute if a.name not in old.attributes]
     for a in later:
