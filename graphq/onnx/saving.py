@@ -110,7 +110,7 @@ CHANGED = {"GroupNormalization": 21}
 def to_opset(model: ModelProto, opset: int, newest: int) -> None:
     """Convert a model of set 21 in place to an older set; raises GraphError with the set up to `newest` that it needs.
 
-    Models of newer sets are only checked: each operator must accept the types of its operands.
+    Models of newer sets are only checked: each operator, in partitions as well, must accept the types of its operands.
     """
     if model.functions and opset < OPSET:
         raise GraphError(f"save: partitions need opset {OPSET}; save the graph before compilation")

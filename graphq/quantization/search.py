@@ -32,7 +32,8 @@ class Point(NamedTuple):
         return f"{Decimal(f'{self.time}').quantize(Decimal('0.01'), ROUND_CEILING)}", f"{float(loss):.2e}"
 
     def __str__(self) -> str:
-        return "{:>5}  {}  {}".format(*self.shown, self.setting) + ", slower than f32" * (self.time > 1)
+        time, loss = self.shown
+        return f"{time:>5}  {loss}  {self.setting}" + (", slower than f32" if self.time > 1 else "")
 
 
 class Search(Trials):

@@ -183,7 +183,7 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def _smooth_step(x: Expr, end: float, coefficients: Sequence[float]) -> Expr:
-    """max(x, 0) minus a polynomial of odd degree in min(|x|, end) - end / 2, as two chains of half its length."""
+    """max(x, 0) minus a polynomial of odd degree in min(|x|, end) - end / 2, by two chains of half its length."""
     z = minimum(end, op("abs", x)) - end / 2
     square = z * z
     odd, even = _polynomial(square, coefficients[::2]), _polynomial(square, coefficients[1::2])
@@ -192,7 +192,7 @@ def _smooth_step(x: Expr, end: float, coefficients: Sequence[float]) -> Expr:
 
 @define("f32 -> f32")
 def near_gelu_erf(x: Expr) -> Expr:
-    """About gelu_erf, see `NEAR`."""
+    """An approximation of gelu_erf, see `NEAR`."""
     return _smooth_step(x, 5.0, (
         -1.64257614e-7, 1.13634975e-7, 5.3918493e-6, -9.55936412e-6, -6.49503272e-5, 2.25309137e-4, 1.23186648e-4,
         -2.00729794e-3, 4.2962716e-3, -4.49172454e-4, -1.64501593e-2, 3.72288972e-2, -3.760802e-2, 1.55252535e-2))
@@ -200,17 +200,17 @@ def near_gelu_erf(x: Expr) -> Expr:
 
 @define("f32 -> f32")
 def near_gelu_tanh(x: Expr) -> Expr:
-    """About gelu_tanh, see `NEAR`."""
+    """An approximation of gelu_tanh, see `NEAR`."""
     return _smooth_step(x, 4.8, (
         -1.65791931e-7, 1.28714746e-7, 5.06472861e-6, -1.07786618e-5, -5.17918306e-5, 2.34951091e-4, -7.41035838e-5,
         -1.80772517e-3, 5.42880641e-3, -3.49321635e-3, -1.54410945e-2, 4.2898681e-2, -4.60597612e-2, 1.92777812e-2))
 
 
 NEAR = {"gelu_erf": near_gelu_erf, "gelu_tanh": near_gelu_tanh}
-"""Functions that need a third of the operations of others, for finite numbers whose last bits do not count.
+"""Cheaper functions for fast forms, by the functions that they stand for. They have a third of the operations.
 
-Results differ by at most `NEAR_ERROR` plus one unit in the last place. max(x, 0) - gelu(x) is a function of |x|; its
-polynomials are minimax fits that were made for this file, and 0 is near enough beyond the last |x|."""
+For finite x, both results differ by at most `NEAR_ERROR` plus one unit in the last place. max(x, 0) - gelu(x) depends
+on |x| only, and vanishes for large |x|. The polynomials are minimax fits of it, made for this file."""
 NEAR_ERROR = 2.0**-19
 
 

@@ -308,7 +308,7 @@ def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored:
     most = np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps))
     half = band[0] + most * band[1]
     if r.u is None:
-        return half + STEP + (r.error * inverse + STEP if r.error else 0.0)  # units of u are at most STEP
+        return half + STEP + (r.error * inverse + STEP if r.error else 0.0)  # a unit in its last place is at most STEP
     constant, *values = in_f64((r.u.constant, *r.u.factors.values()), numbers)
     factors = dict(zip(r.u.factors, values, strict=True))
     integers = _integers(factors, constant, most)
